@@ -11,9 +11,10 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster import change_progress, cluster_options
+from cmdlog.cli.cluster.member_commands import show_plan, stage_row
 from cmdlog.cluster.membership.operator_desk import RefusedBecause
 from cmdlog.node.outcome import NotLeading
-from tests.api.fake_desk import COPY, refused
+from tests.api.fake_desk import COPY, STAGE, refused
 from tests.cli.member_server import MemberServer, exit_code, member_server, run
 
 KINDS = ("add", "remove", "replace", "retire", "transfer")
@@ -179,3 +180,16 @@ def test_help_teaches_by_examples(kind: str, capsys: pytest.CaptureFixture[str])
     """Each command shows how it is given."""
     assert exit_code("cluster", kind, "--help") == 0
     assert f"cmdlog cluster {kind}" in capsys.readouterr().out
+
+
+def test_stage_is_a_row() -> None:
+    """Without a quorum that is said; nobody is a dash."""
+    assert stage_row(STAGE) == ["now", "1, 2, 3", "-", "2", "1, 2, 3", "1 of 3"]
+    assert stage_row({**STAGE, "live": [1], "survives": -1, "learners": [4]})[2:] == ["4", "2", "1", "no quorum"]
+
+
+def test_request_that_is_done_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """A repetition would change nothing."""
+    plan = {"stages": [STAGE], "warnings": [], "refusal": None}
+    show_plan({"kind": "add", "node": 4, "state": "joining", "version": 3, "already": True, "plan": plan})
+    assert capsys.readouterr().out.startswith("add of node 4: done already, or under way (node is joining)\n")

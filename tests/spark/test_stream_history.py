@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import shutil
 from pathlib import Path
 
-import orjson
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -19,7 +17,7 @@ from replay.spark.datasource import stream_history
 from replay.spark.datasource.stream_history import OtherHistory
 from tests.replay.historycluster import Cluster
 from tests.replay.ledgers import SMALL, Versions, logged_calls
-from tests.spark.reading import made, read, txns
+from tests.spark.reading import made
 from tests.spark.spark_nodes import SHOP, make_node
 from tests.spark.test_offsets import drained, given, stream_of, stream_of_idle_partition
 
@@ -132,26 +130,6 @@ def test_offset_within_a_batch_is_bound_to_it(tmp_path: Path) -> None:
             stream_of(rig.directory).latestOffset({**end, partition: ":".join([*rest, str(int(checksum) ^ 1)])}, ALL)
         offset = end
     assert max(len(text) for text in offset.values()) <= 90
-
-
-def test_checkpoint_of_an_earlier_release_is_resumed_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It kept no checksums: nothing is refused and nothing read twice, and the next offset has them."""
-    rig = made(tmp_path / "node", 5)
-    found, now = drained(stream_of(rig.directory), random.Random(7), 5, {})
-    old = {partition: ":".join(text.split(":")[:2]) for partition, text in now.items() if partition != "cluster"}
-    rig.restart()
-    rig.deposits(2)
-    rig.close()
-    with caplog.at_level(logging.WARNING, "replay.spark"):
-        stream = stream_of(rig.directory)
-        end = stream.latestOffset(old, ALL)
-        assert sorted(found + given(stream, old, end)) == txns(read(rig.directory))
-        stream.latestOffset(old, ALL)
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2  # of two partitions
-    assert all("earlier release" in one and rig.directory in one for one in said)
-    assert (len(end["0"].split(":")), len(end["cluster"])) == (5, 32)
-    assert orjson.loads(orjson.dumps(end)) == end
 
 
 def test_entry_that_the_ring_let_go_of_is_known_by_the_head_of_the_log(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from cmdlog.cli.cluster.cluster_table import cluster_table
 from cmdlog.cli.cluster.join import HELP as JOIN_HELP
 from cmdlog.cli.cluster.join import join
 from cmdlog.cli.cluster.member_commands import register_changes
-from cmdlog.cli.cluster.move_replica import HELP as MOVE_HELP
-from cmdlog.cli.cluster.move_replica import move_replica
 from cmdlog.cli.cluster.quarantine import register_quarantine
 from cmdlog.cli.cluster.unsafe_recover import HELP as RECOVER_HELP
 from cmdlog.cli.cluster.unsafe_recover import unsafe_recover
@@ -62,7 +60,6 @@ def register(program: typer.Typer) -> None:
     group.command("status")(with_access(cluster_status, timeout_s=ASK_S))
     group.command("join", help=JOIN_HELP)(join)
     register_changes(group)
-    group.command("move-replica", help=MOVE_HELP)(with_access(move_replica))
     group.command("unsafe-recover", help=RECOVER_HELP)(with_access(unsafe_recover))
     register_quarantine(group)
     group.command("demo")(cluster_demo)

@@ -1,18 +1,20 @@
-"""`cmdlog cluster add | remove | replace | retire | transfer | cancel-copy`: changes of the members, one at a time.
+"""`cmdlog cluster add | remove | replace | retire | transfer | cancel-copy | move-replica`: changes of members, one at a time.
 
-One rule: the leader decides and does the work; a command asks, says what that means, and may be given again.
+One rule: the leader decides and does the work. A command asks, shows what the leader has computed, and may be given again.
+`move-replica` is `add` and then `retire`, and waits in between, so there is never a voter fewer.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster.change_progress import await_change
+from cmdlog.cli.cluster.cluster_health import warn_of_history
 from cmdlog.cli.cluster.cluster_options import (
     LOOK_S,
     BaseOption,
@@ -27,9 +29,7 @@ from cmdlog.cli.cluster.cluster_options import (
     ask_first,
     with_access,
 )
-from cmdlog.cli.cluster.member_findings import warn_of_history
 from cmdlog.cli.cluster.members_view import copy_to, state_text
-from cmdlog.cli.cluster.plan_text import show_plan
 from cmdlog.cli.output import JsonFlag, out
 
 ADDRESSED: Final = ("add", "replace")  # changes that give a node its place
@@ -103,6 +103,7 @@ def register_changes(group: typer.Typer) -> None:
     for kind in ("add", "remove", "replace", "retire", "transfer"):
         group.command(kind, help=HELP[kind])(_change(kind))
     group.command("cancel-copy", help=HELP["cancel-copy"])(with_access(cancel_copy))
+    group.command("move-replica", help=MOVE_HELP)(with_access(move_replica))
 
 
 def _change(kind: str) -> Callable[..., None]:
@@ -182,3 +183,85 @@ def cancel_copy(access: ClusterAccess, node: NodeArgument, *, json: JsonFlag = F
     numbers = [source["node"] for source in sources]
     at = ", ".join(map(str, numbers))
     out.result({"node": node, "sources": numbers}, lambda: out.text(f"cancelled the copy to node {node} at node {at}"))
+
+
+PLAN_COLUMNS: Final = ("stage", "voters", "learners", "quorum", "live", "may be lost")
+NONE: Final = "-"
+
+
+def show_plan(answer: Mapping[str, Any]) -> None:
+    """The stages as a table, then what to know before."""
+    plan = answer["plan"]
+    if answer["already"]:
+        out.text(
+            f"{answer['kind']} of node {answer['node']}: done already, or under way (node is {answer['state'] or 'unknown'})"
+        )
+    title = f"{answer['kind']} node {answer['node']}, at version {answer['version']}"
+    out.table(title, PLAN_COLUMNS, [stage_row(stage) for stage in plan["stages"]])
+    for warning in plan["warnings"]:
+        out.text(f"warning: {warning}")
+    if plan.get("refusal") is not None:
+        out.text(f"refused as {plan['refusal']['code']}: {plan['refusal']['why']}")
+
+
+def stage_row(stage: Mapping[str, Any]) -> list[str]:
+    """For each of PLAN_COLUMNS."""
+    spare = stage["survives"]
+    lost = f"{spare} of {len(stage['live'])}" if spare >= 0 else "no quorum"
+    return [
+        stage["what"],
+        _listed(stage["voters"]),
+        _listed(stage["learners"]),
+        str(stage["quorum"]),
+        _listed(stage["live"]),
+        lost,
+    ]
+
+
+def _listed(nodes: Sequence[int]) -> str:
+    return ", ".join(map(str, nodes)) or NONE
+
+
+MOVE_HELP: Final = """Move a node's part to another machine: add the new node, wait until it is level, retire the old one.
+
+[bold]Example[/bold]
+
+  cmdlog cluster move-replica 2 --to 4 --peer 10.0.0.4:7642 --client http://10.0.0.4:8642
+
+Start node 4 meanwhile: `cmdlog cluster join` on its machine says how. It is waited for without a
+limit; --timeout is that of a request. Ctrl-C leaves the cluster as it is then; give the command
+again to continue.
+"""
+ToOption = Annotated[int, typer.Option("--to", metavar="NODE", min=1, help="Number of the node that takes the place.")]
+
+
+def move_replica(
+    access: ClusterAccess,
+    node: NodeArgument,
+    to: ToOption,
+    *,
+    peer: PeerOption = None,
+    client: ClientOption = None,
+    plan: PlanFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Raises: CommandFailed, typer.Exit."""
+    reader = access.reader(LOOK_S)
+    address = {name: value for name, value in (("peer", peer), ("client", client)) if value is not None}
+    with access.client(reader.ask_all()) as asked:
+        added = asked.change_member("add", to, **address, **({"plan": True} if plan else {}))
+        if plan:
+            retired = asked.change_member("retire", node, plan=True)
+            out.result({"add": added, "retire": retired}, lambda: _show_plans(added, retired))
+            raise typer.Exit(1 if any(answer["plan"].get("refusal") for answer in (added, retired)) else 0)
+    level = await_change("add", to, reader)
+    with access.client(reader.ask_all()) as asked:  # others may lead by now
+        retired = asked.change_member("retire", node)
+    gone = await_change("retire", node, reader)
+    told = {"add": {**added, "progress": level.to_json()}, "retire": {**retired, "progress": gone.to_json()}}
+    out.result(told, lambda: out.text(f"node {to} votes, and node {node} is removed: stop it"))
+
+
+def _show_plans(*answers: dict[str, Any]) -> None:
+    for answer in answers:
+        show_plan(answer)

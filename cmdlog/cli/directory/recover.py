@@ -24,8 +24,6 @@ from cmdlog.cli.directory.plan_file import check_same, keep_plan, read_bytes, re
 from cmdlog.cli.directory.recover_output import (
     ProgressDisplay,
     close,
-    close_joint,
-    joint_plan_json,
     plan_json,
     show_joint_plan,
     show_plan,
@@ -313,12 +311,12 @@ def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
 
     keep_plan(wanted.plan_file, plan)
     if wanted.plan_only:
-        out.result(joint_plan_json(plan), lambda: show_joint_plan(plan))
+        out.result(plan_json(plan), lambda: show_joint_plan(plan))
         if plan.incomplete and not wanted.accept_data_loss:
             raise typer.Exit(Incomplete.exit_code)
         return
     report, target = _to_out(wanted, partial(rebuild_jointly, plan, accept_data_loss=wanted.accept_data_loss))
-    close_joint(plan, report, target)
+    close(plan, report, target)
 
 
 def _with_current_code(wanted: Wanted, app: str | None) -> None:

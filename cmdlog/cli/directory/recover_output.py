@@ -6,7 +6,7 @@ import os
 import sys
 import uuid
 from collections import ChainMap, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -29,13 +29,15 @@ NO_DIGEST: Final = "the log has no digest of them, as of the last ones before a 
 Tell = Callable[["RecoveryProgress"], None]
 
 
-def estimate_s(plan: Plan | JointPlan, directories: Iterable[str]) -> float:
+def estimate_s(plan: Plan | JointPlan) -> float:
     """How long it will take, by the times that the nodes measured: the forecast of their status. A guess where they did not."""
     from cmdlog.node.background.recovery_forecast import read_call_times, replay_seconds, restore_seconds
     from cmdlog.node.background.snapshot_schedule import Forecast
     from cmdlog.wal.process_limits import worker_count
+    from replay.plan.node_plan import Plan
     from snapshot.restore_speed import read_speeds
 
+    directories = [plan.directory] if isinstance(plan, Plan) else plan.directories
     folders = [os.path.join(directory, "state") for directory in directories]
     times = ChainMap(*(read_call_times(folder) for folder in folders))
     replay_s, restore_s = defaultdict[int, float](float), defaultdict[int, float](float)
@@ -49,11 +51,6 @@ def _plans(plan: Plan | JointPlan) -> list[Plan]:
     from replay.plan.node_plan import Plan
 
     return [plan] if isinstance(plan, Plan) else list(plan.legs)
-
-
-def joint_plan_json(plan: JointPlan) -> Any:
-    """The plan as `--json` prints it."""
-    return {**orjson.loads(plan.to_json()), "calls": plan.calls, "estimate_s": round(estimate_s(plan, plan.directories), 1)}
 
 
 def show_joint_plan(plan: JointPlan) -> None:
@@ -97,36 +94,16 @@ def show_joint_plan(plan: JointPlan) -> None:
         out.text(f"not complete: {loss}")
     if plan.incomplete:
         out.text("this plan needs --accept-data-loss (exit code 17)")
-    out.text(f"{plan.calls:,} calls to replay, about {estimate_s(plan, plan.directories):.0f} s")
+    out.text(f"{plan.calls:,} calls to replay, about {estimate_s(plan):.0f} s")
 
 
 def _nodes(nodes: Iterable[int]) -> str:
     return ", ".join(str(node) for node in nodes) or "none"
 
 
-def close_joint(plan: JointPlan, report: RecoveryReport, directory: str) -> None:
-    """The table at the end."""
-    sources = {part.partition: (leg, part) for leg in reversed(plan.legs) for part in leg.partitions}
-    rows = [
-        {
-            "partition": result.partition,
-            "log": next(choice.chosen for choice in plan.choices if choice.group == result.partition),
-            "source": sources[result.partition][1].source,
-            "source_name": sources[result.partition][1].name,
-            "replayed": result.calls,
-            "index": result.index,
-            "txn_id": str(result.txn_id),
-            "digests_compared": result.digests,
-            "not_compared": _not_compared(result),
-        }
-        for result in report.results
-    ]
-    _finish(directory, report, rows, ("partition", "log", "source", "replayed", "index", "txn_id", "digests_compared"))
-
-
-def plan_json(plan: Plan) -> Any:
+def plan_json(plan: Plan | JointPlan) -> Any:
     """The plan as `--json` prints it."""
-    return {**orjson.loads(plan.to_json()), "calls": plan.calls, "estimate_s": round(estimate_s(plan, [plan.directory]), 1)}
+    return {**orjson.loads(plan.to_json()), "calls": plan.calls, "estimate_s": round(estimate_s(plan), 1)}
 
 
 def show_plan(plan: Plan) -> None:
@@ -154,7 +131,7 @@ def show_plan(plan: Plan) -> None:
     _show_archive(plan)
     for note in plan.notes:
         out.text(f"lost: {note}")
-    out.text(f"{plan.calls:,} calls to replay, about {estimate_s(plan, [plan.directory]):.0f} s")
+    out.text(f"{plan.calls:,} calls to replay, about {estimate_s(plan):.0f} s")
 
 
 def _show_archive(plan: Plan) -> None:
@@ -167,14 +144,18 @@ def _show_archive(plan: Plan) -> None:
         )
 
 
-def close(plan: Plan, report: RecoveryReport, directory: str) -> None:
-    """The table at the end."""
-    by_partition = {part.partition: part for part in plan.partitions}
+def close(plan: Plan | JointPlan, report: RecoveryReport, directory: str) -> None:
+    """The table at the end. Of several nodes it has the log that was chosen for each partition."""
+    from replay.plan.node_plan import Plan
+
+    starts = {part.partition: part for leg in reversed(_plans(plan)) for part in leg.partitions}
+    logs = {} if isinstance(plan, Plan) else {choice.group: choice.chosen for choice in plan.choices}
     rows = [
         {
             "partition": result.partition,
-            "source": by_partition[result.partition].source,
-            "source_name": by_partition[result.partition].name,
+            **({"log": logs[result.partition]} if logs else {}),
+            "source": starts[result.partition].source,
+            "source_name": starts[result.partition].name,
             "replayed": result.calls,
             "index": result.index,
             "txn_id": str(result.txn_id),
@@ -183,7 +164,8 @@ def close(plan: Plan, report: RecoveryReport, directory: str) -> None:
         }
         for result in report.results
     ]
-    _finish(directory, report, rows, ("partition", "source", "replayed", "index", "txn_id", "digests_compared"))
+    shown = [name for name in (rows[0] if rows else ()) if name not in ("source_name", "not_compared")]
+    _finish(directory, report, rows, shown)
 
 
 def _not_compared(result: PartitionResult) -> list[dict[str, Any]]:
@@ -204,7 +186,7 @@ def _not_compared_lines(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _finish(directory: str, report: RecoveryReport, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+def _finish(directory: str, report: RecoveryReport, rows: list[dict[str, Any]], columns: Sequence[str]) -> None:
     not_compared = _not_compared_lines(rows)
     value = {
         "directory": directory,

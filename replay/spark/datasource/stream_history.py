@@ -7,8 +7,7 @@ node of the cluster and a log that was archived hold the same batches, whatever 
 
 What is checked: a batch by reading it; one right before a log, whose blocks are gone, by what the head of the first segment
 states of the last entry before it. What lies further back cannot be read, so it is data loss before it is a question of
-history; with failOnDataLoss=false a warning says that it was not checked. Nor is a checkpoint of an earlier release, which kept
-no checksums: a warning says so once, and the next offset has them.
+history; with failOnDataLoss=false a warning says that it was not checked.
 
 An offset has at most 90 bytes for each partition.
 """
@@ -46,12 +45,12 @@ class Reached(NamedTuple):
 
     txn: int
     entry: int  # the last one of which everything was given out
-    batch: int = 0  # index of the last one of which something was; 0: an earlier release did not keep it
+    batch: int = 0  # index of the last one of which something was, with its term and checksum
     term: int = 0
     checksum: int = 0
 
     def __str__(self) -> str:
-        return ":".join(map(str, self if self.batch else self[:2]))
+        return ":".join(map(str, self))
 
     @classmethod
     def of(cls, text: str) -> Reached:
@@ -75,7 +74,7 @@ class Offset:
     def to_json(self) -> dict[str, str]:
         """The inverse; nothing for a stream that has delivered nothing yet."""
         value = {str(partition): str(of) for partition, of in sorted(self.reached.items())}
-        return value | ({CLUSTER: self.cluster} if any(of.batch for of in self.reached.values()) else {})
+        return value | ({CLUSTER: self.cluster} if value else {})
 
     @property
     def entries(self) -> dict[int, int]:
@@ -109,11 +108,7 @@ def check_history(chosen: Chosen, offset: Offset, options: ReadOptions) -> None:
     for partition, reached in sorted(offset.reached.items()):
         if options.partitions is not None and partition not in options.partitions:
             continue
-        if not reached.batch:
-            _warn(
-                f"the checkpoint was written by an earlier release without a checksum of entry {reached.entry}", partition, where
-            )
-        elif problem := _differs(chosen, partition, reached, where):
+        if problem := _differs(chosen, partition, reached, where):
             raise OtherHistory(
                 f"the stream's checkpoint belongs to another history than {where}: for partition {partition} it has delivered "
                 f"transaction {reached.txn} in entry {reached.batch} (term {reached.term}, checksum {reached.checksum:08x}), "

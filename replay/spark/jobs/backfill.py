@@ -40,9 +40,7 @@ from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_mo
 from replay.spark.jobs.backfill_task import backfill_partition
 from replay.spark.jobs.fetched_inputs import input_names, output_path
 from replay.spark.jobs.job import FinishedJob, Sessions, run_job
-from replay.spark.jobs.manifest import tables_of
-from replay.spark.jobs.output_checks import check_output
-from replay.spark.jobs.staging import FORMAT, finished, staging
+from replay.spark.jobs.staging import FORMAT, check_output, finished, staging, tables_of
 from replay.spark.jobs.stitched_log import Stitched, start_of, stitch, stream_of
 
 JOB: Final = "backfill"

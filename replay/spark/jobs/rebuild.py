@@ -23,10 +23,8 @@ from replay.spark.base.version_check import versions
 from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
 from replay.spark.jobs.fetched_inputs import input_names, output_path
 from replay.spark.jobs.job import FinishedJob, Sessions, run_job
-from replay.spark.jobs.manifest import tables_of
-from replay.spark.jobs.output_checks import check_output
 from replay.spark.jobs.rebuild_task import rebuild_partition
-from replay.spark.jobs.staging import FORMAT, finished, staging
+from replay.spark.jobs.staging import FORMAT, check_output, finished, staging, tables_of
 
 JOB: Final = "rebuild"
 

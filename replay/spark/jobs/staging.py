@@ -25,12 +25,13 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.file_lock import LockHeld, open_locked
+from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME
 from cmdlog.wal.directory.lock import refuse_link
-from cmdlog.wal.errors import DiskFull, Locked, NotEmpty
+from cmdlog.wal.errors import DiskFull, Locked, NotEmpty, WrongDirectory
 from cmdlog.wal.files import Files, parent
 from cmdlog.wal.reader import Recycled
 from replay.errors import EntryMissing, PlanOutdated, RemoteError, ReplayError
-from replay.recover.new_directory import ResumableDirectory
+from replay.recover.new_directory import ResumableDirectory, check_apart
 from replay.spark.base.version_check import OtherVersions, versions
 from replay.spark.jobs.fetched_inputs import output_path
 from replay.spark.jobs.stalled_tasks import TaskProgress
@@ -277,3 +278,25 @@ def _remove(path: str) -> None:
     shutil.rmtree(gone, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def check_output(out: str, names: Iterable[str]) -> None:
+    """`names` are the inputs, paths or URIs. Raises: WrongDirectory."""
+    check_apart(out, names)
+    folder = os.path.realpath(out)
+    while folder != os.path.dirname(folder):
+        if any(os.path.exists(os.path.join(folder, name)) for name in (INSTANCE_NAME, CREATING_NAME)):
+            raise WrongDirectory(f"{out} lies in {folder}, the directory of a node, which must not be changed")
+        folder = os.path.dirname(folder)
+
+
+def tables_of(found: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], folder: str) -> dict[str, Any]:
+    """Table -> rows, columns and files, of (row, file of it); `folder` comes between a table's name and its files."""
+    tables: dict[str, Any] = {}
+    for row, file in sorted(found, key=lambda pair: (pair[1]["table"], pair[0]["partition"])):
+        table = tables.setdefault(file["table"], {"rows": 0, "columns": dict(file["columns"]), "files": []})
+        table["rows"] += file["rows"]
+        name = "/".join(part for part in (file["table"], folder, f"{row['key']}.parquet") if part)
+        kept = {key: file[key] for key in ("rows", "bytes", "sha256", "digest") if key in file}
+        table["files"].append({"path": name, "partition": row["partition"], "from": file["path"], **kept})
+    return tables
