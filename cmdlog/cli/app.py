@@ -178,7 +178,7 @@ def _is_broken(stream: TextIO) -> bool:
 
 def _exit_code() -> int:
     """The exit code of the command that the arguments name."""
-    out.json = False  # the arguments say it; those of a command before, in the same process, do not
+    out.json = False  # only the arguments decide, not those of an earlier command in the same process
     try:
         code: int = command_parser("".join(sys.argv[1:2]))(standalone_mode=False) or 0
         if code == BROKEN_OFF:  # what a signal has become on its way through Typer

@@ -38,7 +38,7 @@ WHAT_TO_DO: Final = {
     errno.EIO: "the disk or its file system failed; check the kernel log",
     errno.EMFILE: "raise the limit of open files: `ulimit -n`",
 }
-"""Hints for errors of the operating system that nobody has put into words nearer to where they arose."""
+"""Hints for errors of the operating system that have no message of their own where they arose."""
 
 
 class CommandFailed(OperatorError):
@@ -68,7 +68,7 @@ class ShownFailure:
     message: str
     hint: str
     exit_code: int
-    details: Sequence[str] = ()  # lines below it, where the message says the first alone
+    details: Sequence[str] = ()  # lines below it, where the message has only the first
     stops: Sequence[Stop] = ()  # the calls at which a replay stopped, one of each partition
     place: Mapping[str, Any] | None = None  # the call that the error is about, as JSON
 

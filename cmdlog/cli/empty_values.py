@@ -1,7 +1,7 @@
 """Empty values on the command line: `--until "$T"` where T is not set must not mean the newest state.
 
-One rule: no option and no argument of any command takes an empty value. Who wants the default leaves the option out. An empty
-variable of the environment is one that is not set, as in any shell. That of a path is refused: nobody meant the default folder.
+One rule: no option and no argument of any command takes an empty value; leaving the option out gives the default. An empty
+environment variable counts as unset, as in any shell. An empty one for a path is refused: it cannot mean the default folder.
 """
 
 from __future__ import annotations

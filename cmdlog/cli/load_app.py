@@ -53,7 +53,7 @@ def _import(module_name: str, folder: str) -> object:
     try:
         return importlib.import_module(module_name)
     except ProceduresError:
-        raise  # a table or procedure that cannot be replayed: it says what to write instead
+        raise  # a table or procedure that cannot be replayed: its message shows what to write instead
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
             hint = f"it was searched for in {folder} and among the installed packages"

@@ -41,7 +41,7 @@ def visible_lines(text: str, indent: str = "") -> str:
 
 
 def visible_values(value: Any) -> Any:
-    """The same of every text in a value of JSON, names of members too."""
+    """The same for every text in a JSON value, including member names."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a command runs: it tidies up, says in a sentence what is left and how to continue, and ends.
+"""Ctrl-C and SIGTERM while a command runs: it tidies up, reports in a sentence what is left and how to continue, and ends.
 
 One rule: the exit code is 128 and the signal's number (130 for Ctrl-C, 143 for SIGTERM), as a shell reports it of any program,
 whatever the command was doing; so both signals are one exception on the way out, and the number is kept here.
@@ -20,7 +20,7 @@ _heard: list[signal.Signals] = []
 
 
 class BrokenOff(CommandFailed):
-    """A command that was interrupted; says what is left."""
+    """A command that was interrupted; its message names what is left."""
 
     exit_code = BROKEN_OFF
 
@@ -54,7 +54,7 @@ def report_on_interrupt(what: str, *, hint: str = "", instead_of: tuple[type[Exc
 
 
 def caused_by_signal(end: BaseException | None) -> bool:
-    """Whether it is an interruption or was met on the way out of one: what a signal ended as well is gone, or says so."""
+    """Whether it is an interruption or was met on the way out of one: what the signal ended as well is gone, or reports it."""
     while end is not None and not issubclass(type(end), KeyboardInterrupt):  # a procedure's may lie about its class
         end = end.__context__
     return end is not None
@@ -66,7 +66,7 @@ def exit_code() -> int:
 
 
 def failure() -> ShownFailure:
-    """The message of a command that does not say what is left."""
+    """The message of a command that does not report what is left."""
     return ShownFailure(BrokenOff.__name__, WORDS[_signal()], "", exit_code())
 
 

@@ -1,4 +1,4 @@
-"""How a command comes to a Spark session: the options that say where it runs, and starting it.
+"""How a command gets a Spark session: the options that choose where it runs, and starting it.
 
 One rule: what is missing on this machine is reported in a sentence, before a job has begun.
 """
@@ -40,9 +40,9 @@ def spark_session(master: str | None, tuning: Tuning = "throughput", conf: Seque
 
 
 def check_session(master: str | None, conf: Sequence[str] | None) -> dict[str, str]:
-    """The settings, of a session that has a chance to come about.
+    """The settings of a session that can start.
 
-    Raises: CommandFailed when Spark is not installed, or a setting is none; MasterSilent.
+    Raises: CommandFailed when Spark is not installed or a setting is malformed; MasterSilent.
     """
     pairs = [pair.partition("=") for pair in conf or ()]
     if strange := [key for key, equals, _ in pairs if not (key and equals)]:
@@ -59,7 +59,7 @@ def check_session(master: str | None, conf: Sequence[str] | None) -> dict[str, s
 
 
 def _keep_quiet() -> None:
-    """py4j logs what it raises as well: a command that is ended from outside would show tracebacks beside its error."""
+    """py4j also logs what it raises: a command that is ended from outside would show tracebacks with its error."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_no_interruption)  # logged by py4j to the root
 

@@ -20,7 +20,7 @@ def register(program: typer.Typer) -> None:
 def version(json: JsonFlag = False) -> None:
     """Show the versions of cmdlog, Python, SQLite and the packages that replay depends on.
 
-    `native` says which of the modules in C are built: "engine", "gate", "log". Results are the same without them, and slower.
+    `native` shows which of the modules in C are built: "engine", "gate", "log". Results are the same without them, and slower.
     """
     import apsw
 

@@ -178,7 +178,7 @@ def _embedded(master: str, scratch: str, tuning: Tuning, driver_memory: str, wor
 
 
 def _local_sockets(scratch: str) -> dict[str, str]:
-    """Java and its Pythons talk over Unix sockets, which takes a sixth off what a source's rows cost; if paths may be so long."""
+    """Java and its Pythons talk over Unix sockets, which saves a sixth of what rows cost; where paths may be so long."""
     if len(os.fsencode(scratch)) > SOCKET_FOLDER_BYTES_MAX:
         return {}
     os.makedirs(scratch, exist_ok=True)

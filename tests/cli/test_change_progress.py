@@ -72,5 +72,5 @@ def test_overtaken_change_ends_the_wait() -> None:
         def ask_all(self) -> list[dict[str, Any]]:
             return rows("removed")
 
-    with pytest.raises(CommandFailed, match="add of node 4: node 4 is removed meanwhile"):
+    with pytest.raises(CommandFailed, match="add of node 4: node 4 is now removed"):
         await_change("add", 4, Reader())  # type: ignore[arg-type]

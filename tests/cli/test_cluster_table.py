@@ -89,7 +89,7 @@ def test_members_changes_and_failure_sets_have_lines() -> None:
         failure_set={"nodes": [], "history": history},
     )
     assert member_lines([leader, gone(4, "bootstrapping")]) == [
-        "under way: node 4, admitted", "copy to node 4: copying 40 %, 0.0 MiB/s, 6 s left", "removed: node 2",
+        "in progress: node 4, admitted", "copy to node 4: copying 40 %, 0.0 MiB/s, 6 s left", "removed: node 2",
         "failure set 2: none", "failure set 3: 3 (silent)",
         "failure set 4: none", "failure set 5: 3 (silent)", "failure set 6: none",
     ]  # fmt: skip

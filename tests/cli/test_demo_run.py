@@ -62,7 +62,7 @@ def test_demo_proves_its_run_and_refutes_planted_faults(tmp_path: Path, monkeypa
     seen: BankState = watched.judged["seen"]
     who, (savings, checking) = next(iter(seen.accounts.items()))
     poorer = dataclasses.replace(seen, accounts={**seen.accounts, who: (savings, checking - 1)})
-    watched.assert_refuted("every account holds what the model says", seen=poorer)
+    watched.assert_refuted("every account holds what the model computes", seen=poorer)
     watched.assert_refuted("cmdlog recover gives the same rows", recovered={})
     run.calls.append(promised_call(run.calls))
     watched.assert_refuted("money is conserved")

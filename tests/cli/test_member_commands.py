@@ -171,7 +171,7 @@ def test_copy_is_cancelled_at_its_source(server: MemberServer, capsys: pytest.Ca
     """The node that says that it gives the copy is asked; without one there is nothing to cancel."""
     run("cluster", "cancel-copy", "4", "--url", server.url, "--json")
     assert orjson.loads(capsys.readouterr().out) == {"node": 4, "sources": [1]}
-    with pytest.raises(CommandFailed, match="no node copies anything to node 4"):
+    with pytest.raises(CommandFailed, match="no copy to node 4 is running"):
         run("cluster", "cancel-copy", "4", "--url", server.url)
 
 
@@ -192,4 +192,4 @@ def test_request_that_is_done_is_said_first(capsys: pytest.CaptureFixture[str]) 
     """A repetition would change nothing."""
     plan = {"stages": [STAGE], "warnings": [], "refusal": None}
     show_plan({"kind": "add", "node": 4, "state": "joining", "version": 3, "already": True, "plan": plan})
-    assert capsys.readouterr().out.startswith("add of node 4: done already, or under way (node is joining)\n")
+    assert capsys.readouterr().out.startswith("add of node 4: done already, or in progress (node is joining)\n")

@@ -41,7 +41,7 @@ def test_plan_then_run_then_nothing_is_left(tmp_path: Path, capsys: pytest.Captu
     run("migrate", APP + "third", "--data", str(tmp_path), "--plan")
     text = capsys.readouterr().out
     assert "2 of 2 partitions change" in text
-    assert "afterwards the code of version 1 cannot run any more" in text
+    assert "the code of version 1 cannot run after this" in text
     run("migrate", APP + "third", "--data", str(tmp_path), "--plan", "--json")
     plan = last_line(capsys)
     assert (plan["version"], plan["former_version"], len(plan["partitions"])) == (2, 1, 2)

@@ -129,7 +129,7 @@ def _refused(calls: list[DemoCall]) -> None:
 @pytest.mark.parametrize(
     ("damage", "finds"),
     [
-        (_lose, "what the model says"),
+        (_lose, "the model"),
         (_twice, "money is conserved"),
         (_tamper, "at its place in the order"),
         (_swap_order, "at its place in the order"),
@@ -158,8 +158,8 @@ def test_a_cent_in_another_account_refutes_the_run(run: tuple[list[DemoCall], Ba
     (savings, checking), (others, more) = accounts[0, 0], accounts[1, 0]
     accounts[0, 0], accounts[1, 0] = (savings + 1, checking), (others - 1, more)
     verdict = prove(calls, BankState(accounts, seen.totals))
-    told = f"customer 0 of branch 0 holds {[savings + 1, checking]}; the model says {[savings, checking]}"
-    assert verdict.differences == [f"refuted: every account holds what the model says: {told}"]
+    told = f"customer 0 of branch 0 holds {[savings + 1, checking]}; the model has {[savings, checking]}"
+    assert verdict.differences == [f"refuted: every account holds what the model computes: {told}"]
 
 
 def test_a_missing_and_an_unknown_account_refute_the_run(run: tuple[list[DemoCall], BankState]) -> None:

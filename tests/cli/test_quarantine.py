@@ -35,7 +35,7 @@ def test_entries_are_listed_with_reason_time_and_size(directory: Path, capsys: p
 def test_directory_without_entries_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No error: most nodes never had one."""
     run("cluster", "quarantine", "list", str(tmp_path))
-    assert capsys.readouterr().out == "nothing is there\n"
+    assert capsys.readouterr().out == "the quarantine is empty\n"
 
 
 def test_entry_is_removed_by_name(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from bench import _tpcc as tpcc
-from bench._tpcc import checks
+from bench._tpcc import checks, draws
 from procedures.bundle import capture_bundle, load_bundle
 from procedures.checks.check import check
 from procedures.execution.executor import Status

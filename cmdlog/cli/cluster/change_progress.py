@@ -1,6 +1,6 @@
-"""How far a change of a node is, as the nodes say it, and waiting until it is over.
+"""How far a change of a node is, as the nodes report it, and waiting until it is over.
 
-One rule: the cluster does the work. Who waits only looks, so an interrupted wait interrupts nothing.
+One rule: the cluster does the work. Waiting only reads, so an interrupted wait interrupts nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GONE: Final = ("removed", "")
 class ChangeProgress:
     """One look."""
 
-    state: str  # of the node; "": the cluster has none such
+    state: str  # of the node; "": unknown to the cluster
     text: str
     done: bool = False
     failed: bool = False  # it will not be done: another request has overtaken it
@@ -57,11 +57,11 @@ def _coming(node: int, state: str, copy: Mapping[str, Any] | None, *, done: bool
     if done:
         return ChangeProgress(state, f"node {node} is level, and votes", done=True)
     if state in ("leaving", *GONE):
-        return ChangeProgress(state, f"node {node} is {state or 'unknown'} meanwhile", failed=True)
+        return ChangeProgress(state, f"node {node} is now {state or 'unknown'}", failed=True)
     if copy is not None:
         return ChangeProgress(state, copy_text(copy), percent=copy.get("percent"))
     text = {
-        "expected": f"waits until node {node} is started: `cmdlog cluster join` says how",
+        "expected": f"waits until node {node} is started: `cmdlog cluster join` shows how",
         "leaving_old": f"the former disk of node {node} leaves every group",
         "joining": f"node {node} is added to every group, without a vote",
         "admitted": f"node {node} catches up",

@@ -1,4 +1,4 @@
-"""`cmdlog cluster`: making a cluster of several nodes, and what they say about it.
+"""`cmdlog cluster`: making a cluster of several nodes, and what they report about it.
 
 One rule: every node is asked for itself; what one of them believes of the others is shown as its belief.
 """
@@ -27,7 +27,7 @@ from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import understood
 from cmdlog.cli.server.status import EveryOption, WatchOption, watch_values
 
-ASK_S: Final = 2.0  # for one node: somebody looks at the screen, and one that is stopped accepts connections
+ASK_S: Final = 2.0  # for one node: an operator waits, and a stopped process still accepts connections
 MEMBER_FORM: Final = "NODE=HOST:PEERPORT,URL"
 
 MembersOption = Annotated[

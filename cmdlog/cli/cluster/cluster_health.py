@@ -1,7 +1,7 @@
-"""What the nodes of a cluster say, taken together: is it healthy, and what is not.
+"""What the nodes of a cluster report, taken together: whether it is healthy, and what is wrong.
 
-One rule: nothing is asked here and nothing is shown; what each node said of itself comes in, findings and a verdict go out. A
-node that said nothing is judged by what the leader knows of it.
+One rule: nothing is asked here and nothing is shown; what each node reported of itself comes in, findings and a verdict go out. A
+node that did not answer is judged by what the leader knows of it.
 
 A change of the members that makes progress is no finding. One that waits, if only for the start of a node, a node that is
 declared failed, and data of which one copy is left are findings.
@@ -27,7 +27,7 @@ LEADING: Final = "leading"
 
 
 class Verdict(enum.Enum):
-    """Of the whole cluster, with the exit code that says so."""
+    """The verdict on the whole cluster, with its exit code."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"  # calls are taken, and something needs an operator
@@ -40,7 +40,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """What one node has not applied of one partition. `seconds` None: the age is not known; `seen` says who says so."""
+    """What one node has not applied of one partition. `seconds` None: the age is not known; `seen` names the source."""
 
     entries: int
     seconds: float | None
@@ -104,7 +104,9 @@ def _of_leaders(leading: Sequence[Mapping[str, Any]], reached: Sequence[Mapping[
         yield ClusterFinding("no_leader", f"no node takes calls{why}")
     if len(leading) > 1:
         names = " and ".join(str(node["node"]) for node in leading)
-        yield ClusterFinding("two_leaders", f"nodes {names} both say that they lead; the one in the lower term commits nothing")
+        yield ClusterFinding(
+            "two_leaders", f"nodes {names} both report that they lead; the one in the lower term commits nothing"
+        )
     if len({node.get("cluster_id") for node in reached}) > 1:
         yield ClusterFinding("other_cluster", "the nodes belong to different clusters")
 
@@ -202,7 +204,7 @@ class ClusterFinding:
 
 
 def member_findings(rows: Rows, leader: Mapping[str, Any] | None) -> Iterator[ClusterFinding]:
-    """`leader`: what the leading node says; it alone knows who holds what."""
+    """`leader`: the report of the leading node, which alone knows who holds what."""
     view = newest_view(rows)
     failures = view.get("failure_set") or {}
     for node in failed_nodes(view):
@@ -231,7 +233,7 @@ def _last_copies(leader: Mapping[str, Any]) -> Iterator[ClusterFinding]:
         if len(holders) == 1:
             alone.setdefault(holders[0], []).append(group)
     for node, groups in sorted(alone.items()):
-        text = f"node {node} alone is known to hold all of {_named(groups)}: nothing may happen to it"
+        text = f"node {node} alone is known to hold all of {_named(groups)}: if it is lost, data is lost"
         yield ClusterFinding("last_copy", text, node)
 
 

@@ -31,17 +31,15 @@ UrlsOption = Annotated[
     typer.Option("--url", envvar="CMDLOG_URL", help="Nodes' URLs, with commas. One is enough: its node names the others."),
 ]
 ClusterOption = Annotated[Path | None, typer.Option("--cluster", metavar="FILE", help="The cluster file, which lists the nodes.")]
-PeerOption = Annotated[
-    str | None, typer.Option("--peer", metavar="HOST:PORT", help="Where the other nodes reach it, by their links.")
-]
+PeerOption = Annotated[str | None, typer.Option("--peer", metavar="HOST:PORT", help="Address at which the other nodes reach it.")]
 ClientOption = Annotated[str | None, typer.Option("--client", metavar="URL", help="Its URL for clients.")]
 BaseOption = Annotated[
     int | None,
     typer.Option("--base", metavar="VERSION", min=0, help="Refuse if the cluster is not at this version, which --plan shows."),
 ]
-ForceFlag = Annotated[bool, typer.Option("--force", help="Also where calls may be lost; recorded for ever. Asks first.")]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Do it even if calls may be lost; recorded permanently. Asks first.")]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-PlanFlag = Annotated[bool, typer.Option("--plan", help="Show what it would mean for the quorum, and change nothing.")]
+PlanFlag = Annotated[bool, typer.Option("--plan", help="Show the effect on the quorum, and change nothing.")]
 WaitFlag = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and show progress. Ctrl-C leaves it running.")]
 
 
@@ -102,11 +100,11 @@ def with_access(
 
 
 def ask_first(question: str, *, yes: bool, show: Callable[[], None] = lambda: None) -> None:
-    """Shows what it is about, and asks. Raises: CommandFailed where nobody can be asked; typer.Abort."""
+    """Shows the details, and asks. Raises: CommandFailed where there is no terminal; typer.Abort."""
     if yes:
         return
     if out.json or not sys.stdin.isatty():
-        raise CommandFailed("this needs --yes where nobody can be asked", hint="look first: --plan or `list`", exit_code=USAGE)
+        raise CommandFailed("without a terminal this needs --yes", hint="look first: --plan or `list`", exit_code=USAGE)
     show()
     typer.confirm(visible(question), abort=True, err=True)
 

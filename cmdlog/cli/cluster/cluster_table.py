@@ -1,6 +1,6 @@
 """The nodes of a cluster as a terminal shows them: the verdict, what is wrong, a row per node, a row per partition.
 
-One rule: it shows what was judged; what a node does not say is left empty.
+One rule: it shows what was judged; what a node does not report is left empty.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def headline(health: ClusterHealth) -> str:
 
 
 def member_lines(rows: Rows) -> list[str]:
-    """The change under way, copies, who was removed, and the failure sets, as far as there are any."""
+    """The change in progress, copies, removed nodes, and failure sets, as far as there are any."""
     view = newest_view(rows)
-    lines = [f"under way: node {of['node']}, {state_text(of['state'])}" for of in [view.get("operation")] if of]
+    lines = [f"in progress: node {of['node']}, {state_text(of['state'])}" for of in [view.get("operation")] if of]
     present = [member["node"] for member in view.get("members", ())]
     copies = [(node, copy_to(rows, node)) for node in present]
     lines += [f"copy to node {node}: {copy_text(copy)}" for node, copy in copies if copy is not None]

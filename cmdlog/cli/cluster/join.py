@@ -22,7 +22,7 @@ from cmdlog.cli.cluster.members_view import SETTLED, member_of, newest_view
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption
 
-HELP: Final = """Prepare this machine for a new node of a cluster that runs, and say how to start it.
+HELP: Final = """Prepare this machine for a new node of a running cluster, and show how to start it.
 
 [bold]Example[/bold]
 
@@ -31,7 +31,7 @@ HELP: Final = """Prepare this machine for a new node of a cluster that runs, and
 
 Copy cluster.json and the secret from another node first. The node is added if it is not yet, which
 needs a token with the role admin. Once started, it copies the data, and votes when it is level.
-Given again once the node is a member at that place, the command says so.
+If the node is already a member at that place, the command reports it.
 """
 WAITING: Final = frozenset(("expected", "leaving_old", "joining", "admitted"))
 FileOption = Annotated[Path, typer.Option("--cluster", metavar="FILE", help="The cluster file of another node.")]
@@ -169,7 +169,7 @@ def _write(file: Any, path: Path) -> None:
     try:
         file.save(path)
     except FileExistsError:
-        raise CommandFailed(f"{path} is there already, and says something else", hint="--to FILE names another one") from None
+        raise CommandFailed(f"{path} exists already, with different content", hint="--to FILE names another one") from None
 
 
 def _show_planned(node: int, place: JoinPlace, added: Mapping[str, Any] | None) -> None:

@@ -41,7 +41,7 @@ HELP: Final = {
   cmdlog cluster add 4 --peer 10.0.0.4:7642 --client http://10.0.0.4:8642 --plan
   cmdlog cluster add 4 --peer 10.0.0.4:7642 --client http://10.0.0.4:8642 --wait
 
-Then start it: `cmdlog cluster join` on the new machine says how.
+Then start it: `cmdlog cluster join` on the new machine shows how.
 From 3 to 5 voters: add two nodes, one after the other.
 """,
     "replace": """Give a node that lost its disk, or its machine, a new one. The old disk never comes back.
@@ -61,7 +61,7 @@ Start node 3 with an empty data directory: it copies, and votes once it is level
   cmdlog cluster remove 3 --plan
   cmdlog cluster remove 3 --wait
 
-Refused where the voters that remain would be no quorum, or where nobody else holds all data.
+Refused where the voters that remain would be no quorum, or where no other node holds all data.
 """,
     "retire": """Remove a node that runs: it hands leadership over first, and learns that it left.
 
@@ -73,7 +73,7 @@ Refused where the voters that remain would be no quorum, or where nobody else ho
 From 5 to 3 voters: retire two nodes, one after the other. To move a node's part to another machine:
 add the new node with --wait, then retire the old one.
 """,
-    "transfer": """Make a node the leader. No call is lost; those under way wait for a moment.
+    "transfer": """Make a node the leader. No call is lost; calls in progress wait for a moment.
 
 [bold]Examples[/bold]
 
@@ -90,7 +90,7 @@ add the new node with --wait, then retire the old one.
 EMPTY: Final = "start node {node} with an empty data directory: it copies the data, and votes once it is level"
 AWAITED: Final = ("expected", "leaving_old")  # states of a node that has to be started
 NEXT: Final = {
-    "expected": "start node {node}: `cmdlog cluster join` on its machine says how",
+    "expected": "start node {node}: `cmdlog cluster join` on its machine shows how",
     "joining": "it copies the data, and votes once it is level; --wait shows how far it is",
     "admitted": "it copies the data, and votes once it is level; --wait shows how far it is",
     "leaving": "it leaves every group; `cmdlog cluster status` shows when it has",
@@ -147,7 +147,7 @@ def carry_out_change(
             raise typer.Exit(1 if told["plan"].get("refusal") else 0)
         if options.get("force"):
             planned = ask(plan=True)
-            question = f"{kind} node {node} in spite of that? It is recorded for ever"
+            question = f"{kind} node {node} anyway? This is recorded permanently"
             ask_first(question, yes=yes, show=lambda: show_plan(planned))
         told = ask(plan=False)
     if wait:
@@ -176,7 +176,7 @@ def cancel_copy(access: ClusterAccess, node: NodeArgument, *, json: JsonFlag = F
     """At the node that gives it."""
     sources = [row for row in access.reader(LOOK_S).ask_all() if copy_to([row], node) is not None]
     if not sources:
-        raise CommandFailed(f"no node copies anything to node {node}", hint="`cmdlog cluster status` shows the copies under way")
+        raise CommandFailed(f"no copy to node {node} is running", hint="`cmdlog cluster status` shows the copies in progress")
     for source in sources:
         with access.client([source]) as client:
             client.cancel_copy(node)
@@ -194,7 +194,7 @@ def show_plan(answer: Mapping[str, Any]) -> None:
     plan = answer["plan"]
     if answer["already"]:
         out.text(
-            f"{answer['kind']} of node {answer['node']}: done already, or under way (node is {answer['state'] or 'unknown'})"
+            f"{answer['kind']} of node {answer['node']}: already done, or in progress (node is {answer['state'] or 'unknown'})"
         )
     title = f"{answer['kind']} node {answer['node']}, at version {answer['version']}"
     out.table(title, PLAN_COLUMNS, [stage_row(stage) for stage in plan["stages"]])
@@ -228,7 +228,7 @@ MOVE_HELP: Final = """Move a node's part to another machine: add the new node, w
 
   cmdlog cluster move-replica 2 --to 4 --peer 10.0.0.4:7642 --client http://10.0.0.4:8642
 
-Start node 4 meanwhile: `cmdlog cluster join` on its machine says how. It is waited for without a
+Start node 4 meanwhile: `cmdlog cluster join` on its machine shows how. It is waited for without a
 limit; --timeout is that of a request. Ctrl-C leaves the cluster as it is then; give the command
 again to continue.
 """

@@ -1,4 +1,4 @@
-"""What the nodes say of the members, taken together: the newest view, a member's state in words, copies under way.
+"""What the nodes report about the members, taken together: the newest view, a member's state in words, copies in progress.
 
 One rule: the node that has seen the newest version of the members is believed; of a copy, the node that gives it.
 """
@@ -18,13 +18,13 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def newest_view(rows: Rows) -> Mapping[str, Any]:
-    """What the node says that has seen the newest version of the members; {} where none answers."""
+    """The report of the node that has seen the newest version of the members; {} if none answers."""
     reached = [row for row in rows if "groups" in row]
     return max(reached, key=lambda row: (row.get("version", 0), row.get("standing") == "leading"), default={})
 
 
 def member_of(view: Mapping[str, Any], node: int | None) -> Mapping[str, Any]:
-    """What a view says of a node; {}: nothing."""
+    """A node's entry in a view; {} if it has none."""
     return next((member for member in view.get("members", ()) if member["node"] == node), {})
 
 
@@ -34,7 +34,7 @@ def unsettled_nodes(rows: Rows) -> frozenset[int]:
 
 
 def expected_nodes(view: Mapping[str, Any]) -> Sequence[int]:
-    """Nodes that were added or replaced, and wait until somebody starts them."""
+    """Nodes that were added or replaced, and have not been started."""
     return [member["node"] for member in view.get("members", ()) if member.get("state") == EXPECTED]
 
 

@@ -29,7 +29,7 @@ HELP: Final = """List and remove what a node put aside when it was made again by
   cmdlog log inspect ./n3/quarantine/20260131T120000Z-damaged
   cmdlog cluster quarantine remove ./n3 20260131T120000Z-damaged
 
-Keep an entry until the node is level again, and until nobody needs it to find a cause.
+Keep an entry until the node is level again, and is not needed to find a cause.
 """
 
 
@@ -48,7 +48,9 @@ def list_entries(directory: DirectoryArgument, json: JsonFlag = False) -> None:
 
     rows = [entry.to_json() for entry in list_quarantine(RealFiles(), _existing(directory))]
     shown = [[row[column] for column in COLUMNS] for row in rows]
-    out.result({"entries": rows}, lambda: out.table("Quarantine", COLUMNS, shown) if rows else out.text("nothing is there"))
+    out.result(
+        {"entries": rows}, lambda: out.table("Quarantine", COLUMNS, shown) if rows else out.text("the quarantine is empty")
+    )
 
 
 def remove_entry(directory: DirectoryArgument, name: NameArgument, *, yes: YesFlag = False, json: JsonFlag = False) -> None:

@@ -1,6 +1,6 @@
 """Asks every node of a cluster for its status, all at once, each for itself.
 
-One rule: a node that does not answer is a row, not an error; only when no node answers is what they said raised.
+One rule: a node that does not answer is a row, not an error; only when no node answers are their errors raised.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StatusReader:
         self._patience_s = patience_s
 
     def ask_all(self) -> list[dict[str, Any]]:
-        """Of every node that was named, or that one of these names: `node`, `url`, `state`, and what it said. Ascending.
+        """Of every node that was named, or that one of these names: `node`, `url`, `state`, and what it reported. Ascending.
 
         Raises: CommandFailed, when none is a member of a cluster that answers and something else than silence is the reason.
         """
@@ -111,7 +111,7 @@ class StatusReader:
 
 
 def _members_of(rows: Any) -> dict[int, str]:
-    """A node that has moved is where the newest version says."""
+    """A node that has moved is at the address of the newest version."""
     views = sorted(rows, key=lambda row: row.get("version", 0))
     return {member["node"]: str(member["client"]) for row in views for member in row.get("members", ())}
 

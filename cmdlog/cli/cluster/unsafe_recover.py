@@ -81,7 +81,7 @@ def recovery_problems(chosen: Mapping[str, Any], rows: Sequence[Mapping[str, Any
     groups = {group: of.get("leader") for group, of in chosen.get("groups", {}).items() if of.get("leader") is not None}
     if chosen.get("leader") is not None:
         problems.append(f"node {chosen['leader']} leads: a majority is alive")
-    elif groups:  # for an election time-out after the others are gone, too
+    elif groups:  # also for an election time-out after the others are gone
         led = "; ".join(f"node {leader} leads group {group}" for group, leader in sorted(groups.items()))
         problems.append(f"{led}: a majority is alive, or was a moment ago")
     for row in rows:

@@ -3,7 +3,7 @@
 One rule: a call keeps its idempotency key wherever and however often it is sent, so that it is executed once, whatever happened
 to a node that it was sent to before.
 
-The calls are made in portions: a fault always meets clients at work, and a slow machine has no more to do than a fast one.
+The calls are made in portions: a fault always meets clients at work, and a slow machine has the same work as a fast one.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ClientLoad:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Ends the clients; calls that are under way fail. Idempotent."""
+        """Ends the clients; calls in progress fail. Idempotent."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CUSTOMERS: Final = 50  # of each branch; all accounts together fit one query (query_rows_max)
 ACCOUNTS_SQL: Final = "SELECT branch, customer, savings, checking FROM accounts"
-POSITION_TABLE: Final = "_cmdlog_meta"  # how far a state has come; entries without calls count there, too
+POSITION_TABLE: Final = "_cmdlog_meta"  # how far a state has come, in entries with and without calls
 TICK_S: Final = 0.1
 BATCH_CALLS: Final = 1000
 LOAD_CALLS: Final = 50  # loading calls are long
@@ -51,7 +51,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to a node while clients are at work, and what ends it. `strike` and `mend` may say what they have done."""
+    """What happens to a node while clients are at work, and what ends it. `strike` may return what it has done."""
 
     stage: str
     what: str  # with the node's number for {}

@@ -186,7 +186,7 @@ class DemoNodes:
         self._wait(lambda: self._votes(node) or None, f"node {node} does not vote")
 
     def _votes(self, node: int) -> bool:
-        """Whether the leading node says so, and misses none."""
+        """Whether the leader reports that, and that no node has failed."""
         for asked in self.nodes:
             told = self._read(asked, "/v1/cluster/members")
             if told.get("leader") == asked:
@@ -204,7 +204,7 @@ class DemoNodes:
         urls = ",".join(self.urls[node] for node in self._servers)
         run_command("cluster", name, *arguments, "--url", urls, log=self._folder / "cluster.log")
 
-    # -- what nodes say --------------------------------------------------------------------------------------------------
+    # -- what nodes report -----------------------------------------------------------------------------------------------
 
     def status(self, node: int) -> dict[str, Any]:
         """`/v1/status` of a node; {} when it does not answer, or is stopped."""

@@ -1,9 +1,9 @@
 """The demos' proof, from outside: what clients were answered and what is shown now, against a bank in plain Python.
 
-One rule: pure, and fair to nobody. It knows the calls that were sent, the answers that arrived and the rows that are shown now;
+One rule: pure. It knows the calls that were sent, the answers that arrived and the rows that are shown now;
 no clock, no socket, nothing of logs or SQL.
 
-Why it proves what it says. Transaction ids are unique in the cluster and increase within a partition, so sorting by them gives
+Why it is a proof. Transaction ids are unique in the cluster and increase within a partition, so sorting by them gives
 the order in which the calls claim to have been executed. `BankModel` executes the same order. A lost call leaves a balance too
 low or too high, or a later answer wrong; so does one that was applied twice. Money is added up a second time from the answers
 alone, without the model.
@@ -76,8 +76,8 @@ def prove(calls: Sequence[DemoCall], seen: BankState, more: Iterable[Claim], *, 
     claims: Iterable[Claim] = (
         ("every call is answered, under a transaction id of its own", _answers(calls)),
         ("a repeated call gets the first answer", _repetitions(calls)),
-        ("every answer is what the model says at its place in the order", _results(calls, model)),
-        ("every account holds what the model says", _balances(seen, model)),
+        ("every answer is the model's at its place in the order", _results(calls, model)),
+        ("every account holds what the model computes", _balances(seen, model)),
         ("money is conserved", _money(calls, seen)),
         *more,
         ("cmdlog recover gives the same rows in another directory", differing_rows(kept, rebuilt)),
@@ -125,7 +125,7 @@ def _results(calls: Sequence[DemoCall], model: BankModel) -> Iterator[str]:
         if kind == "ok" and txn_partition(answer.txn_id) == MULTI_PARTITION:
             wanted = [value] * len(answer.value) if isinstance(answer.value, list) else value
         if (answer.kind, answer.value) != (kind, wanted):
-            yield f"{describe(call)} got the answer {answer_text(answer)}; the model says {kind} {wanted!r}"
+            yield f"{describe(call)} got the answer {answer_text(answer)}; the model has {kind} {wanted!r}"
         branch = call.params.get("branch")
         if branch is not None:
             home = txn_partition(answer.txn_id)
@@ -139,9 +139,9 @@ def _balances(seen: BankState, model: BankModel) -> Iterator[str]:
         if wanted is None:
             yield f"customer {who[1]} of branch {who[0]} has an account that no call opened"
         elif found is None:
-            yield f"customer {who[1]} of branch {who[0]} has no account; the model says {wanted}"
+            yield f"customer {who[1]} of branch {who[0]} has no account; the model has {wanted}"
         elif list(found) != wanted:
-            yield f"customer {who[1]} of branch {who[0]} holds {list(found)}; the model says {wanted}"
+            yield f"customer {who[1]} of branch {who[0]} holds {list(found)}; the model has {wanted}"
 
 
 def _money(calls: Sequence[DemoCall], seen: BankState) -> Iterator[str]:

@@ -86,7 +86,7 @@ class LaunchedServer:
         self._process.send_signal(number)
 
     def stop(self) -> None:
-        """An orderly end by SIGTERM. Raises: CommandFailed when the server says that something was wrong."""
+        """An orderly end by SIGTERM. Raises: CommandFailed when the server ends with an error."""
         self.signal(signal.SIGTERM)
         if (code := self._process.end_within(END_TIMEOUT_S)) is None:
             raise CommandFailed(f"the server did not stop within {END_TIMEOUT_S:g} s of SIGTERM", hint=self.last_words())

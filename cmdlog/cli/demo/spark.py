@@ -48,7 +48,7 @@ class Story:
     calls: list[tuple[int, str, dict[str, Any]]]  # transaction id, procedure, parameters
 
     def accounts(self, bank: ModuleType, upto: int | None = None) -> Accounts:
-        """What the model of this code says of the accounts after the transaction `upto`."""
+        """The accounts after the transaction `upto`, by the model of this code."""
         model = bank.BankModel()
         for txn_id, procedure, params in self.calls:
             if upto is None or txn_id <= upto:

@@ -28,14 +28,14 @@ def adopt(
     A node starts only in the directory in which it last ran; a copy of it is
     refused with exit code 11, since both would answer under one identity.
     After a lost disk, a restored backup or a move to another machine this
-    command says that the original will never run again. The node keeps its
+    command states that the original will never run again. The node keeps its
     id, log, snapshots and archive and gets a new incarnation.
 
     A directory of one of several members of a cluster is not adopted: the
     others would refuse it, since it may have forgotten what it voted for.
     `cmdlog cluster replace` brings the node back on another disk, by copy.
 
-    To keep the original, too: `cmdlog recover DIR --to OUT`, or `cmdlog fork`.
+    To keep the original as well: `cmdlog recover DIR --to OUT`, or `cmdlog fork`.
 
     [bold]Examples[/bold]
 

@@ -1,6 +1,6 @@
-"""`cmdlog archive list | verify | prune DIR`: the history that a node keeps beside its log and its newest snapshots.
+"""`cmdlog archive list | verify | prune DIR`: the history that a node keeps in addition to its log and its newest snapshots.
 
-All three read a directory, beside a running node too. `prune` removes the oldest and nothing else; what the node promised when it
+All three read a directory, also while the node runs. `prune` removes the oldest and nothing else; what the node promised when it
 ran last (`archive/promise.json`), or a recovery point needs, it removes only with `--force`.
 """
 
@@ -34,11 +34,11 @@ AGE_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 WINDOW_S_MAX: Final = 1e10  # stands for all of it
 LIST_HELP: Final = """List what the archive holds, oldest first, and where blocks are missing. Reads only headers and manifests.
 
-It says from which moment on `cmdlog recover DIR --until TIME --to OUT` can restore any moment.
+It shows from which moment on `cmdlog recover DIR --until TIME --to OUT` can restore any moment.
 """
 VERIFY_HELP: Final = """Read every archived segment and snapshot: all checksums, each file's predecessor, the chain of blocks.
 
-It says from which moment on every one can be restored with what is whole: a snapshot that was removed by hand shows by
+It shows from which moment on every one can be restored with what is whole: a snapshot that was removed by hand shows by
 that alone.
 All files are checked before it ends, including recovery points (snapshots/points) and archive/promise.json. Exit code 10 when
 something is damaged or missing, 11 when something belongs to another node, 1 when everything is intact but the node runs

@@ -63,7 +63,7 @@ def diff_them(
     table: Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this table; may be repeated.")] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Rows shown per table.")] = EXAMPLES,
     keys: Annotated[
-        bool, typer.Option("--keys", help="Compare idempotency keys and calls of sessions, too: one set over all partitions.")
+        bool, typer.Option("--keys", help="Also compare idempotency keys and calls of sessions, as one set over all partitions.")
     ] = False,
     no_code: Annotated[
         bool, typer.Option("--no-code", help="Execute nothing; refused where rows are known only after calls have been replayed.")
@@ -78,7 +78,7 @@ def diff_them(
         failure = explain(error)
         if failure is None or failure.exit_code != DIFFERENT:
             raise
-        raise CommandFailed(failure.message, hint=failure.hint, exit_code=TROUBLE) from error  # 1 says that they differ
+        raise CommandFailed(failure.message, hint=failure.hint, exit_code=TROUBLE) from error  # 1 means that they differ
     out.result(value, lambda: show_diff(report, value))
     if not report.equal:
         raise typer.Exit(DIFFERENT)

@@ -1,6 +1,6 @@
-"""`cmdlog drill`: proves that snapshots and log of a node would restore it, beside the running node too.
+"""`cmdlog drill`: proves that snapshots and log of a node would restore it, also while the node runs.
 
-It translates; `replay.drill.drill` decides. It takes the time that nobody else wants.
+It translates; `replay.drill.drill` decides. It runs at the lowest priority.
 """
 
 from __future__ import annotations

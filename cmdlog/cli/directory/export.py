@@ -1,6 +1,6 @@
 """`cmdlog snapshot export`: the tables of a node's newest snapshots, or of one, as Parquet files.
 
-It reads a directory, beside a running node too.
+It reads a directory, also while the node runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`cmdlog log inspect | dump | verify`: what is on disk, read-only, beside a running node too."""
+"""`cmdlog log inspect | dump | verify`: what is on disk, read-only, also while the node runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ are not listed. The history begins with the archive, or without one with the old
 
 Nothing is listed when the log is damaged, or when a file of the archive is missing or does not join the log (exit code 10;
 --from after the gap avoids it), or when the given logs do not prove that nothing is missing (exit code 17). With
---accept-data-loss, everything readable is listed; of an archive, what follows the gap. Standard error says what is missing,
+--accept-data-loss, everything readable is listed; of an archive, what follows the gap. Standard error lists what is missing,
 which lost entries may have skipped calls, and why nothing matches.
 
 [bold]Examples[/bold]

@@ -168,4 +168,4 @@ def _show_steps(plan: OfflinePlan) -> None:
     pause = max(rehearsal.seconds for rehearsal in plan.by_partition.values())
     out.text(f"{len(plan.by_partition)} of {plan.partitions} partitions change; the slowest takes {pause:.3f} s here")
     if plan.former_cannot_run:
-        out.text(f"afterwards the code of version {plan.former} cannot run any more: {plan.former_cannot_run}")
+        out.text(f"the code of version {plan.former} cannot run after this: {plan.former_cannot_run}")

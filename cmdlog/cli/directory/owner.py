@@ -6,7 +6,7 @@ there, the process becomes the owner for good, with the children that it starts.
 
 A new directory may be made where only root may write. That is given to the owner when it is done.
 
-Who may write a directory decides what a replay of its log executes. Where that is another user, the command says so.
+Who may write a directory decides what a replay of its log executes. If that is another user, the command prints a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cmdlog.cli.output import out
 from cmdlog.wal.directory.instance import INSTANCE_NAME
 
 RUNS_CODE: Final = "Runs the application's code from the log of DIR, as the user of the command: use it on a DIR that you trust."
-"""What the help of each command says that replays calls, or loads declarations."""
+"""Part of the help of each command that replays calls or loads declarations."""
 ROOT: Final = 0
 CAPABILITY_VERSION: Final = 0x20080522  # of capset(2): 64 capabilities, in two words of 32
 READ_RIGHTS: Final = (2, 1)  # CAP_DAC_READ_SEARCH; where a container has taken it away, CAP_DAC_OVERRIDE
@@ -109,7 +109,7 @@ def become(user: int, group: int) -> None:
         header, word = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), 1 << right
         rights = (ctypes.c_uint32 * 6)(word, word, word, 0, 0, 0)  # effective, permitted, inheritable; then the higher ones
         if libc.capset(header, rights) == 0:
-            libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, right, 0, 0)  # children have it, too
+            libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, right, 0, 0)  # children inherit it
             return
 
 

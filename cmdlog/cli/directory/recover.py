@@ -1,7 +1,7 @@
 """`cmdlog recover`: brings a stopped node's states to its log's end, or makes a new node from one or several nodes' directories.
 
 It translates; `replay` decides. In place it takes the directory's lock and does exactly what `serve` does at its start; with
-`--plan` and `--to` it reads only, and works beside a running node.
+`--plan` and `--to` it only reads, and may be used while the node runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HELP: Final = f"""Rebuild states from snapshots and logs of one or several nodes
 
 Without --to, DIR's own states are brought to its log's end, as `cmdlog serve` does at its start. With --to OUT, a new node is \
 made in OUT and DIR is only read, even while its node runs. If the command is interrupted, run it again to resume; if OUT is \
-finished, it says so.
+finished, that is reported.
 
 {RUNS_CODE} With --plan nothing is executed.
 

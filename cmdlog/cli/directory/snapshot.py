@@ -1,6 +1,6 @@
 """`cmdlog snapshot list | verify | points | take`: recovery points of a node.
 
-`list`, `verify` and `points` read a directory, beside a running node too; `take` asks the running server.
+`list`, `verify` and `points` read a directory, also while the node runs; `take` asks the running server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node dir
 ConsistentFlag = Annotated[
     bool, typer.Option("--consistent", help="Make a recovery point: one transaction id for all partitions, kept restorable.")
 ]
-LOOKS_MAX = 5  # at a snapshot beside a node that removes others
+LOOKS_MAX = 5  # at a snapshot, while a node removes others
 TAKE_S = 600.0  # a large state takes its time
 COLUMNS = ("name", "kind", "txn_id", "rows", "bytes", "created")
 
@@ -65,7 +65,7 @@ def points(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     from snapshot.recovery_points import describe_points, list_points
 
     files, path = RealFiles(), os.path.abspath(directory)
-    load_instance(files, path)  # says what is wrong with a folder that is no node's
+    load_instance(files, path)  # reports what is wrong with a folder that is not a node's
     good, bad = list_points(files, path)
     rows = describe_points(good, bad)
     columns = ("txn_id", "created", "from_block", "to_block")
@@ -79,7 +79,7 @@ def points(directory: DirectoryArgument, json: JsonFlag = False) -> None:
 def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     """Exit code 10 or 11 when a snapshot, or a recovery point, is damaged or foreign; all are looked at first.
 
-    Beside a running node, a snapshot that retention removes meanwhile is shown as removed.
+    While the node runs, a snapshot that retention removes meanwhile is shown as removed.
     """
     from cmdlog.wal.files import RealFiles
     from snapshot.catalog import describe_snapshot
@@ -198,7 +198,7 @@ def _show(rows: list[dict[str, Any]], title: str) -> None:
 
 
 def rows_of(bad: Sequence[BadPoint]) -> list[dict[str, Any]]:
-    """As rows beside those of snapshots."""
+    """As rows of the same table as snapshots."""
     return [{"name": f"points/{point.name}", "kind": "point", "problem": f"{point.problem}; {point.pinned}"} for point in bad]
 
 

@@ -54,7 +54,7 @@ def _catalog(client: Client) -> dict[str, Any]:
     return {entry["name"]: entry for entry in client.procedures()}
 
 
-COMPLETION_S: Final = 1.0  # that somebody who pressed Tab waits
+COMPLETION_S: Final = 1.0  # the longest wait after Tab
 
 NameArgument = Annotated[
     str,
@@ -156,7 +156,7 @@ def _value(name: str, text: str, schema: dict[str, Any]) -> Any:
 
 
 def _type_of(name: str, text: str, schema: dict[str, Any]) -> str:
-    """The parameter's type. One of no type (`Any`) takes texts too, and only their quotes tell them from other JSON."""
+    """The parameter's type. One without a type (`Any`) also takes texts, which only their quotes distinguish from JSON."""
     if schema:
         return f"its type is {orjson.dumps(schema).decode()}"
     quoted = shlex.quote(f"{name}={orjson.dumps(text).decode()}")

@@ -1,4 +1,4 @@
-"""`cmdlog deploy`: the code that lies here into a running server, which goes on answering calls.
+"""`cmdlog deploy`: sends the local code to a running server, which continues to answer calls.
 
 One rule: the application is imported here to be packed; whether it can be served is the server's to find out.
 """
@@ -24,7 +24,7 @@ from cmdlog.cli.server.server_options import (
     understood,
 )
 
-DEPLOY_S: Final = 600.0  # the server imports the code and runs its workload twice, beside the calls that it answers
+DEPLOY_S: Final = 600.0  # the server imports the code and runs its workload twice while it answers calls
 
 AppOption = Annotated[
     str | None,
@@ -106,6 +106,6 @@ def _show(answer: Mapping[str, Any], *, plan: bool) -> None:
     elif answer["pauses"]:
         out.text(f"calls pause for it, with --migrate, for about {answer['pause_ms']:g} ms: {answer['pauses']}")
     if answer["former_cannot_run"]:
-        out.text(f"afterwards the former code cannot run any more: {answer['former_cannot_run']}")
+        out.text(f"the former code cannot run after this: {answer['former_cannot_run']}")
     pause = "" if plan else f"; no call could be placed for {answer['pause_ms']:g} ms"
     out.text(f"the code {done} version {answer['version']}{pause}")

@@ -16,7 +16,7 @@ from cmdlog.cli.logging_setup import configure_logs
 
 
 def main() -> None:
-    """Serves until the node says stop, or is gone."""
+    """Serves until the node sends STOP, or is gone."""
     listener, control, calls = (socket.socket(fileno=int(number)) for number in sys.argv[1:4])
     settings = read_order(orjson.loads(sys.stdin.buffer.readline()))
     configure_logs(settings.log_format)

@@ -81,7 +81,7 @@ PeerHostOption = Annotated[
     typer.Option(
         "--peer-host",
         metavar="HOST",
-        help="Listen for the other nodes here, not where the cluster file says.",
+        help="Listen for the other nodes here instead of at the cluster file's address.",
         rich_help_panel="Cluster",
     ),
 ]
@@ -193,7 +193,7 @@ def _peer_tls(cert: Path | None, key: Path | None, authority: Path | None) -> Pe
 def _member_ground(
     join: Path, node: int | None, secret: Path | None, host: str | None, port: int | None, *, tls: PeerTls | None
 ) -> MemberGround:
-    """Which node of which cluster this is."""
+    """Identity of a member: cluster and node number."""
     from cmdlog.cluster.cluster_file import ClusterFile
     from cmdlog.cluster.transport.cluster_secret import read_secret
     from cmdlog.member.member_ground import MemberGround
@@ -262,7 +262,7 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
 
 @contextlib.contextmanager
 def restarted_for_copy() -> Iterator[None]:
-    """A node that has to be copied has ended in order, and said so on disk: this very command is run again in this process."""
+    """A node that has to be copied has stopped and recorded that on disk: the same command is run again in this process."""
     from cmdlog.member.rejoin.life_end import CopyNeeded
 
     try:
@@ -288,7 +288,7 @@ def naming(data: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_in_order() -> Iterator[None]:
-    """A signal that stops a server, before that has handlers of its own, ends the process in order, too: nothing was begun."""
+    """A stop signal that arrives before the server has handlers of its own also ends the process cleanly: nothing was begun."""
 
     def stop() -> None:
         raise SystemExit(0)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8642"
 TIMEOUT_S: Final = 30.0
-REFUSED_S: Final = 5.0  # at an address where nobody listens: as long as a server that is started again takes, and no longer
+REFUSED_S: Final = 5.0  # at an address where nothing listens: as long as a restarting server takes, and no longer
 NOTICE_S: Final = 1.0  # without an answer, before a user sees why
 
 UrlOption = Annotated[
@@ -112,7 +112,7 @@ def patience(
     doing: str = "waiting for its answer",
     timer: Callable[..., Any] = Timer,
 ) -> Iterator[None]:
-    """Around one request: says once, on standard error, that it takes long, why, and how long it may take.
+    """Around one request: reports once, on standard error, that it takes long, why, and how long it may take.
 
     Also off a terminal: a script that is silent for half a minute looks as if it hung. A server that has the request and answers
     others names the calls and sites that it waits for itself.
@@ -151,7 +151,7 @@ def _why_it_takes_long(client: Client, url: str, began: float, timeout_s: float,
 
 
 def _stalls_of(client: Client) -> str:
-    """What the server's own sites are at, in its words; "" if they move, or it does not say."""
+    """What the server's sites are doing, in its words; "" if they make progress, or it does not report it."""
     from cmdlog.errors import CmdlogError
 
     try:
@@ -190,7 +190,7 @@ def check_certificates(ca_file: Path | None) -> None:
 
 
 def failure_of(error: CmdlogError, url: str) -> CommandFailed:
-    """The error as an operator needs it: 2 when the request is at fault, 1 otherwise."""
+    """The error as an operator needs it: exit code 2 when the request is at fault, else 1."""
     from cmdlog.errors import Aborted, InvalidParameters, OutcomeUnknown, ProcedureFailed, UnknownProcedure, Unreachable
 
     if isinstance(error, Unreachable):

@@ -1,4 +1,4 @@
-"""`cmdlog status`: what a running server says about itself, once or again and again.
+"""`cmdlog status`: what a running server reports about itself, once or repeatedly.
 
 One rule: what a server does not report, because it is older or newer, is left out; nothing is guessed.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cmdlog.client import Client
 
-STATUS_S: Final = 5.0  # somebody is looking at the screen
+STATUS_S: Final = 5.0  # an operator is waiting at the screen
 BAR_CELLS: Final = 20
 ERRORS_SHOWN: Final = 10
 
@@ -261,7 +261,7 @@ def _stalled(told: Mapping[str, Any]) -> str:
 
 
 def error_lines(told: Mapping[str, Any]) -> list[str]:
-    """Kinds of errors seen lately, the newest first, two lines each: when, how many, where, its request; and what it said."""
+    """Kinds of errors seen lately, the newest first, two lines each: when, how many, where, its request; and its message."""
     lines = []
     for error in reversed(_parts(told, "errors")[-ERRORS_SHOWN:]):
         place = f", {error.get('file')}:{error.get('line')}" if error.get("file") else ""
@@ -273,7 +273,7 @@ def error_lines(told: Mapping[str, Any]) -> list[str]:
 
 
 def _moment(seconds: object) -> str:
-    """A time of the server, in UTC as ISO 8601 has it; "" for what is none."""
+    """A time of the server in UTC, as in ISO 8601; "" if it is no time."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(seconds, int | float) else ""
     except (ValueError, OverflowError, OSError):
@@ -326,7 +326,7 @@ def partition_rows(told: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]
     partitions = {str(number): _part(_part(told, "partitions"), number) for number in _part(told, "partitions")}
     columns = list(dict.fromkeys(name for marks in partitions.values() for name in marks))
     if all(marks.get("state", "ok") == "ok" for marks in partitions.values()):
-        columns = [column for column in columns if column != "state"]  # it is worth its room when it says something
+        columns = [column for column in columns if column != "state"]  # it is worth its room only when a partition refuses calls
     rows = [[number, *(str(marks.get(column, "")) for column in columns)] for number, marks in partitions.items()]
     return ["partition", *columns], rows
 

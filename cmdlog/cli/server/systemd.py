@@ -1,9 +1,9 @@
 """What a server reports to systemd with `Type=notify`: that the server is ready, alive and stopping.
 
-One rule: where there is no systemd, nothing happens, and a notice that cannot be sent stops nobody.
+One rule: without systemd nothing happens, and a notice that cannot be sent has no effect.
 
 The protocol of sd_notify(3): datagrams of `NAME=value` lines to the socket in NOTIFY_SOCKET, whose name begins with @ when it is
-abstract. WATCHDOG_USEC says how long systemd waits for a sign of life. It is sent by the event loop, which serves all requests:
+abstract. WATCHDOG_USEC is how long systemd waits for a sign of life. It is sent by the event loop, which serves all requests:
 a loop that hangs is restarted.
 """
 
@@ -40,8 +40,8 @@ class ServiceNotices:
             self._beat(asyncio.get_running_loop())
 
     def say_stopping(self) -> None:
-        """No new calls; those under way are answered."""
-        self._send("STOPPING=1", "STATUS=answering calls under way")
+        """No new calls; calls in progress are answered."""
+        self._send("STOPPING=1", "STATUS=answering calls in progress")
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         self._send("WATCHDOG=1")

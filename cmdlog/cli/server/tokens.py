@@ -83,7 +83,7 @@ def register(program: typer.Typer) -> None:
 
 
 def add(file: FileArgument, name: NameOption, role: RoleOption, expires: ExpiresOption = None, json: JsonFlag = False) -> None:
-    """The file is made if there is none."""
+    """Creates the file if it does not exist."""
     if not NAME.fullmatch(name):
         raise _usage("--name", "must have 1 to 63 letters, digits and . _ @ -, a letter or digit first")
     token = make_token()
@@ -182,7 +182,7 @@ def _parse(path: Path, data: bytes) -> TokenFile:
 
 
 def _keep_owner(fd: int, path: Path) -> None:
-    """The server may run as somebody else than the one who edits."""
+    """The server may run as another user than the editor of the file."""
     with contextlib.suppress(FileNotFoundError):
         old, new = path.stat(), os.fstat(fd)
         if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):

@@ -1,4 +1,4 @@
-"""A step of the build: puts `pyspark_cmdlog` beside our packages, at the top, where Spark looks for data sources.
+"""A step of the build: puts `pyspark_cmdlog` next to our packages, at the top, where Spark looks for data sources.
 
 One rule: the tree has no such module at its top, what is installed of it has one: wheel and editable install alike. (Setuptools
 could map the name to another folder, but an editable install would then be an import hook, through which nothing can be listed.)

@@ -1,7 +1,7 @@
 """Ships this package to executors that lack it: one zip of its sources.
 
-One rule: the name says the content. Spark refuses another file under a name that it knows, and its Python workers keep the code
-that they imported first; so the zip is named by a hash of the sources, an executor is asked for the hash of what it runs
+One rule: the name identifies the content. Spark refuses another file under a name that it knows, and its Python workers keep
+the code that they imported first; so the zip is named by a hash of the sources, an executor is asked for the hash of what it runs
 (`replay.spark.base.version_check`), and a difference is refused.
 
 The hash is of the sources alone: a checkout, an installed package and the zip itself give the same one. Packages with machine
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PACKAGES: Final = ("cmdlog", "procedures", "replay", "snapshot")
-DISCOVERED: Final = "replay/spark/discover/pyspark_cmdlog.py"  # in the zip at the top too, where Spark looks for data sources
-FACADE: Final = "cmdlog/__init__.py"  # states the version; it is read, since what lies below must not import it
+DISCOVERED: Final = "replay/spark/discover/pyspark_cmdlog.py"  # also at the top of the zip, where Spark looks for data sources
+FACADE: Final = "cmdlog/__init__.py"  # states the version; it is read, since lower layers must not import it
 _RELEASE: Final = re.compile(rb'^__version__ = "([^"]+)"', re.MULTILINE)
 PATH: Final = "PYTHONPATH"
 _SENT: Final = "spark.cmdlog.sources"  # setting of a session: the zip that was added to it
@@ -94,7 +94,7 @@ def ship(spark: SparkSession) -> str:
 
 @contextlib.contextmanager
 def planners_path(spark: SparkSession) -> Iterator[None]:
-    """What is registered within it finds the zip beside the driver, too: Spark's planner of streams has no shipped files."""
+    """What is registered within it also finds the zip in the driver: Spark's planner of streams has no shipped files."""
     try:
         environment: dict[str, str] = spark.sparkContext.environment
     except Exception:  # noqa: BLE001 - of Spark Connect, whose planners are the server's; its errors differ by version

@@ -1,6 +1,6 @@
 """Asks the C library to keep freed memory, for processes that make one array after another.
 
-One rule: it works without that, too. As it is, glibc hands each freed array of some hundred kilobytes back to the system, and
+One rule: it also works without that. As it is, glibc hands each freed array of some hundred kilobytes back to the system, and
 the next one is zeroed page by page again: a fifth of the CPU time of a read.
 """
 

@@ -120,7 +120,7 @@ OPTIONS: Final = (
 )
 NAMES: Final = tuple(row.name for row in OPTIONS)
 _INSTEAD: Final = {"asOfTxn": "endingTxn", "asOfTimestamp": "endingTimestamp"}
-_OF_CALLS: Final = {  # option -> what says the like of a state
+_OF_CALLS: Final = {  # option -> its counterpart of a state
     "startingTxn": "a state has everything from the first transaction on",
     "startingTimestamp": "a state has everything from the first transaction on",
     "endingTxn": "write asOfTxn",
@@ -182,7 +182,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def names_paths(given: Mapping[str, str]) -> bool:
-    """Whether these options say what is read."""
+    """Whether these options name what is read."""
     return not {name.lower() for name in given}.isdisjoint(("path", "paths"))
 
 

@@ -4,7 +4,7 @@ One rule: the schema carries the options. A catalog hands its options over when 
 its own, and Spark (4.3) does not hand them over again when the table is read: a Python source then gets the columns and nothing
 else. So the first of the columns that a catalog is given holds the options as metadata.
 
-A catalog marks what was in OPTIONS with a prefix and gives `path` without one. Everything else that it says (owner, comment,
+A catalog marks what was in OPTIONS with a prefix and gives `path` without one. Everything else that it gives (owner, comment,
 location, TBLPROPERTIES) is its own business.
 """
 
@@ -18,7 +18,7 @@ import orjson
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-PROVIDER: Final = "provider"  # only a catalog says it
+PROVIDER: Final = "provider"  # only a catalog gives it
 OPTION: Final = "option."
 PATH: Final = "path"
 METADATA: Final = "cmdlog.options"

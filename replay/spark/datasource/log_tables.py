@@ -1,4 +1,4 @@
-"""The tables about the log, beside the log itself: its segments, snapshots, what is missing, what is damaged.
+"""The tables about the log: its segments, snapshots, what is missing, what is damaged.
 
 One rule: they are read on the driver and are small, and they never fail because of what they show.
 """

@@ -3,10 +3,10 @@
 One rule: exactly the rows that `cmdlog recover --until` would produce, or an error. A plan comes from the replay engine, a task
 carries it out as a rebuild does, digests compared, and decides nothing.
 
-What a table looks like is known without its rows: the newest code that declares it says so. Where versions of the code declare
-it differently and a moment is asked for, the SCHEMA entries up to that moment say its columns (`past_tables.py`). The newest code
-that they suit says their types. A table that no code at hand declares is looked up in the images of the snapshots. Before a table
-was made, it has no rows.
+What a table looks like is known without its rows: the newest code that declares it decides. Where versions of the code declare
+it differently and a moment is asked for, the SCHEMA entries up to that moment give its columns (`past_tables.py`). The newest
+code that they suit gives their types. A table that no code at hand declares is looked up in the images of the snapshots. Before a
+table was made, it has no rows.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _snapshots(places: Sequence[NodePlace]) -> list[Snapshot]:
     """Of these nodes, the newest first."""
     found = []
     for files, directory in places:
-        with contextlib.suppress(WalError):  # the replay says what is wrong with it
+        with contextlib.suppress(WalError):  # the replay reports what is wrong with it
             identity = load_instance(files, directory).identity
             found += [*list_snapshots(files, directory, identity), *list_archived(files, directory, identity)]
     return sorted(found, key=lambda one: -one.index)

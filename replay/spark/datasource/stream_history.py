@@ -2,12 +2,12 @@
 
 One rule: an entry proves a history. Of the last batch that was delivered of each partition an offset keeps index, term and
 checksum, and it is resumed only on a log that holds the same batches. The same log recovered to an earlier moment reaches those
-indexes again with other batches, or does not reach them; another cluster says so itself. A recovery to a later moment, another
+indexes again with other batches, or does not reach them; another cluster has another id. A recovery to a later moment, another
 node of the cluster and a log that was archived hold the same batches, whatever epoch their configuration has, and are resumed.
 
 What is checked: a batch by reading it; one right before a log, whose blocks are gone, by what the head of the first segment
 states of the last entry before it. What lies further back cannot be read, so it is data loss before it is a question of
-history; with failOnDataLoss=false a warning says that it was not checked.
+history; with failOnDataLoss=false a warning reports that it was not checked.
 
 An offset has at most 90 bytes for each partition.
 """
@@ -28,7 +28,7 @@ from replay.spark.reading.read_plan import Chosen
 from replay.spark.reading.read_task import Want
 from replay.spark.reading.segment_index import IndexedEntries, SegmentLook
 
-CLUSTER: Final = "cluster"  # the key beside those of partitions
+CLUSTER: Final = "cluster"  # the key next to those of partitions
 
 
 class OtherHistory(ReplayError):
@@ -101,7 +101,7 @@ def counting(look: SegmentLook, partition: int, want: Want) -> Iterator[int]:
 
 
 def check_history(chosen: Chosen, offset: Offset, options: ReadOptions) -> None:
-    """Raises: OtherHistory when the log does not hold what the offset says was delivered."""
+    """Raises: OtherHistory when the log does not hold what was delivered up to the offset."""
     where, cluster = ", ".join(options.paths), cluster_of(chosen)
     if offset.cluster and offset.cluster != cluster:
         raise OtherHistory(f"the stream's checkpoint is of cluster {offset.cluster}, and {where} is of cluster {cluster}")

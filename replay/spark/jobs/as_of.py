@@ -79,7 +79,7 @@ def find_history(files: Files, paths: Sequence[str], until: int | None, *, accep
     """The plan for one moment. Raises: Incomplete; what `make_plan` and `make_joint_plan` raise.
 
     With `accept_data_loss` it is still complete where snapshots and the rest of the log suffice. Else every partition stops at
-    the last entry before the damage, and a warning says so.
+    the last entry before the damage, and a warning reports it.
     """
     if accept_data_loss:
         with contextlib.suppress(WalError, ReplayError):

@@ -1,4 +1,4 @@
-"""`backfill`: what if this code had run? Runs the same calls again on Spark, beside the history as it was, and compares the
+"""`backfill`: what if this code had run? Runs the same calls again on Spark, next to the history as it was, and compares the
 results.
 
 One rule: up to the fork point everything is as it was, after it only the code differs (`replay.fork.rerun`); rows are compared

@@ -1,4 +1,4 @@
-"""What an executor does for a what-if: one partition's history beside a fork of it, the fork's tables, and what differs.
+"""What an executor does for a what-if: one partition's history next to a fork of it, the fork's tables, and what differs.
 
 One rule: the code of the fork comes as a bundle and is loaded under a name of its own (`procedures.bundle`), so a Python worker
 that has run another version before never runs that one.

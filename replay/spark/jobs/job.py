@@ -1,6 +1,6 @@
 """A job of independent tasks on Spark: hands out orders, shows their progress, collects one row of each.
 
-One rule: tasks answer with small rows, never with data, and the rows alone say which files count. Order, retries and where a
+One rule: tasks answer with small rows, never with data, and the rows alone decide which files count. Order, retries and where a
 task runs are Spark's business.
 
 The longest task comes first, since Spark starts tasks in the order of their numbers.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ROW: Final = "row string"
 LOOK_EVERY_S: Final = 0.5
 CANCEL_S_MAX: Final = 10.0  # Spark kills the Python workers of a cancelled job within three
-JAVA_CAUSES: Final = 2  # what was done, and what was wrong with it; those below only say the same in other words
+JAVA_CAUSES: Final = 2  # what was done, and what was wrong with it; those below repeat it in other words
 HINT: Final = "hint: "
 SPARK_CONTEXT: Final = "pyspark.core.context"  # the module whose handler of SIGINT a session installs
 _LAST_LINE: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # of a traceback: the others are indented

@@ -2,7 +2,7 @@
 
 One rule: exactly the rows that `cmdlog recover --until` would produce, or no output at all.
 
-One task replays one log partition and writes all its tables at all moments; `manifest.json` says what is where:
+One task replays one log partition and writes all its tables at all moments; `manifest.json` lists what is where:
 
     OUT/accounts/p0000.parquet                       of one moment
     OUT/accounts/as_of_txn=7301444403200/p0000.parquet   of a list of moments: a column `as_of_txn` when OUT/accounts is read

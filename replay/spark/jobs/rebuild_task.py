@@ -71,7 +71,7 @@ class StateRebuild:
 
 
 def make_target(folder: str, files: Files) -> Target:
-    """A folder for states. `files` serve what is replayed, too."""
+    """A folder for states. `files` also serve what is replayed."""
     os.makedirs(os.path.join(folder, STATE_FOLDER), mode=0o750)
     return Target(files, folder)
 

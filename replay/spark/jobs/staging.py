@@ -181,7 +181,7 @@ class Staging(ResumableDirectory):
             _remove(self._path(name))
         self.files.write_file_atomic(self._path(SUCCESS), b"")
         self.files.fsync_dir(self.folder)
-        os.rename(self.folder, self.out)  # over an empty folder, too
+        os.rename(self.folder, self.out)  # also over an empty folder
         self.files.fsync_dir(parent(self.out))
 
     def _path(self, name: str) -> str:
@@ -214,7 +214,7 @@ def _made(found: ResumableDirectory, wanted: Mapping[str, Any]) -> dict[str, Any
         return None
     manifest = found.report()
     if manifest is None or not isinstance(manifest.get("request"), dict):
-        raise OtherJob(f"{found.path}/{MANIFEST} does not say what was requested")
+        raise OtherJob(f"{found.path}/{MANIFEST} does not contain the request")
     _check_same(found, manifest["request"], wanted)
     return manifest
 
@@ -286,7 +286,7 @@ def check_output(out: str, names: Iterable[str]) -> None:
     folder = os.path.realpath(out)
     while folder != os.path.dirname(folder):
         if any(os.path.exists(os.path.join(folder, name)) for name in (INSTANCE_NAME, CREATING_NAME)):
-            raise WrongDirectory(f"{out} lies in {folder}, the directory of a node, which must not be changed")
+            raise WrongDirectory(f"{out} is inside {folder}, the directory of a node, which must not be changed")
         folder = os.path.dirname(folder)
 
 

@@ -1,6 +1,6 @@
 """One partition's entries where no single log can be read completely: in legs, from several logs.
 
-One rule: a leg returns exactly what its plan says, entry after entry. A log that no longer holds that is an error,
+One rule: a leg returns exactly what its plan lists, entry after entry. A log that no longer holds that is an error,
 which names the damage, if that is the reason.
 """
 
@@ -86,7 +86,7 @@ def stream_of(legs: Sequence[Plan]) -> ScannedStream:
 def read_legs(files: Files, legs: Sequence[Plan]) -> Iterator[tuple[Lsn, Record]]:
     """The partition's entries and digests, and the cluster group's records, each leg from its own log.
 
-    Raises: PlanOutdated when a leg does not hold what its plan says; what the log raises.
+    Raises: PlanOutdated when a leg does not hold what its plan lists; what the log raises.
     """
     if policy := legs[0].key_policy:  # in force where the log begins, which may no longer state it
         value = {"key_policy": policy}
@@ -119,7 +119,7 @@ def _read(files: Files, leg: Plan, part: PartitionPlan) -> Iterator[tuple[Lsn, R
 
 @contextlib.contextmanager
 def naming_damage(files: Files, directory: str, from_block: int, leg: Plan | None = None) -> Iterator[None]:
-    """A log that no longer holds what a plan says may have been damaged since: then the damage is the error, with its place."""
+    """A log that no longer holds what a plan lists may have been damaged since: then the damage is the error, with its place."""
     try:
         yield
     except (EntryMissing, PlanOutdated) as outdated:

@@ -46,7 +46,7 @@ Uint16s = npt.NDArray[np.uint16]
 
 
 class BadBatch(BadRecord):
-    """A batch whose columns are not what its header says."""
+    """A batch whose columns differ from its header."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -72,7 +72,7 @@ def column_of(record: Record) -> Int64s | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """What the headers of some batches say, checked; one value per batch."""
+    """The headers of some batches, checked; one value per batch."""
 
     firsts: Int64s  # TxnId of the first call
     counts: Int64s

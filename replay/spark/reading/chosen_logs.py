@@ -46,19 +46,19 @@ class SegmentRun:
         return (first.base, first.base_txn) if first is not None else (0, 0)
 
     def seam(self, partition: int) -> IndexedEntries:
-        """What a run says about those before it: entries that it holds again, or does not know, are void there."""
+        """What a run states about those before it: entries that it holds again, or does not know, are void there."""
         look, first = self._first(partition)
         return IndexedEntries(voids=[(look.first_block, -1, first.base + 1)] if first is not None else [])
 
     def _first(self, partition: int) -> tuple[SegmentLook, IndexedEntries | None]:
-        """After a damaged place some blocks may pass before a record says where the partition is."""
+        """After a damaged place some blocks may pass before a record states where the partition is."""
         for look in self.looks:
             if (of := look.by_partition.get(partition)) is not None and of.based:
                 return look, of
         return self.looks[0], None
 
     def end(self, partition: int, *, votes_alone: bool) -> int:
-        """The last entry of it that counts. What follows a damaged place may have made void what no mark says is committed,
+        """The last entry of it that counts. What follows a damaged place may have made void what no mark shows as committed,
         unless there is no other voter, so that none could."""
         found = [of for look in self.looks if (of := look.by_partition.get(partition)) is not None and of.based]
         if not found:
@@ -77,7 +77,7 @@ class NodeLog:
     segments: Sequence[tuple[SegmentFile, int]] = ()  # archived and live, with the last block of each
     identity: Identity | None = None
     problem: str = ""  # why nothing of it is read
-    strays: Sequence[ArchivedSegment] = ()  # before what is read, and nothing says that it belongs there
+    strays: Sequence[ArchivedSegment] = ()  # before what is read, and nothing shows that it belongs there
     runs: Sequence[SegmentRun] = ()
     damages: list[Corrupt] = field(default_factory=list)
 

@@ -28,7 +28,7 @@ Bools = npt.NDArray[np.bool_]
 Signs = npt.NDArray[np.uint8]
 UNKNOWN: Final = -1  # number of parameters of a procedure whose names are unknown: its rows stay lists
 _COMMA, _QUOTE, _OPEN, _CLOSE, _SLASH, _LIST = (ord(sign) for sign in ',"{}\\[')
-_TELLING: Final = np.isin(np.arange(256), list(b',"\\[]{}'))  # signs that say what is nested in what
+_TELLING: Final = np.isin(np.arange(256), list(b',"\\[]{}'))  # signs that show what is nested in what
 _DEEPER: Final = (np.isin(np.arange(256), list(b"[{")) * 1 - np.isin(np.arange(256), list(b"]}"))).astype(np.int8)
 
 

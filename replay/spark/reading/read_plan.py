@@ -92,7 +92,7 @@ def check_named(options: ReadOptions, chosen: Chosen) -> None:
     if not (options.procedures or frozenset()) <= there:
         there |= _procedures(look for log in chosen.logs.logs for look in log.heads())
     missing = sorted((options.procedures or frozenset()) - there)
-    if not there or not missing:  # where no code was ever deployed, nothing can be said
+    if not there or not missing:  # where no code was ever deployed, nothing is known
         return
     near = difflib.get_close_matches(missing[0], there, n=NEAR_MAX)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
@@ -110,7 +110,7 @@ def listed(names: Sequence[Any]) -> str:
 
 
 def choose(options: ReadOptions, *, known: Mapping[int, int] | None = None, held: Mapping[int, int] | None = None) -> Chosen:
-    """Which entries of which log count. `held`: partition -> a TxnId that is examined, too, though it is not wanted.
+    """Which entries of which log count. `held`: partition -> a TxnId that is also examined, though it is not wanted.
 
     Raises: as `plan_read`.
     """

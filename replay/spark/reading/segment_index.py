@@ -7,7 +7,7 @@ cannot inform each other.
 This is a pass of its own, segment by segment: it notes where every batch is, so that tasks can begin in the middle of a file.
 
 A scan ends at damage. After it the next good block of the same life begins another one (`replay.log.salvage`), which knows
-nothing about what was lost: its first entry says where a partition is.
+nothing about what was lost: its first entry states where a partition is.
 
 A sealed segment never changes, so what was found in it is kept for the next scan.
 """
@@ -53,11 +53,11 @@ def _numbers() -> array[int]:
 
 @dataclass(slots=True, kw_only=True)
 class IndexedEntries(StreamFold):
-    """The batches of one partition, in the order of the log; and what else its records say."""
+    """The batches of one partition, in the order of the log; and what else its records state."""
 
     base: int = 0  # where the look begins: the last entry before it …
     base_txn: int = 0  # … and the highest TxnId, or one that is higher and comes before all that follow
-    based: bool = False  # a head, or an entry, has said so
+    based: bool = False  # a head, or an entry, has stated it
     base_term: int = 0  # of that entry, with its checksum, where a head states them
     base_checksum: int = 0
     commit: int = 0  # entries up to here are known committed
@@ -236,7 +236,7 @@ def _take_block(block: ReadBlock, entries: dict[int, IndexedEntries]) -> None:
 
 
 def skips_of_stretches(found: Iterable[IndexedEntries]) -> SkipSet:
-    """The skips that are in force, of stretches of one log in its order: what one makes void is void in those before it, too."""
+    """The skips that are in force, of stretches of one log in its order: what one makes void is also void in those before it."""
     live = SkipSet()
     for of in found:
         for _, _, index in of.voids:
