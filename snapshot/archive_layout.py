@@ -24,10 +24,11 @@ from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES
+from cmdlog.wal.format.checked_json import encode_checked
 from cmdlog.wal.format.segment import BadSegment, SegmentHeader, decode_segment_header
 from cmdlog.wal.opening.survey import SegmentFile
-from snapshot.checksummed_json import decode_manifest_fields, encode_manifest_fields
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
+from snapshot.manifest import CRC_KEY, decode_manifest_fields
 
 ARCHIVE: Final = "archive"
 FORMAT: Final = 1
@@ -183,7 +184,7 @@ def encode_segment_manifest(manifest: SegmentManifest) -> bytes:
     """The file's bytes."""
     value = {"format": FORMAT, "kind": "segment", **asdict(manifest)}
     value["partitions"] = {str(p): [of.first, of.last] for p, of in sorted(manifest.partitions.items())}
-    return encode_manifest_fields(value)
+    return encode_checked(value, key=CRC_KEY)
 
 
 def decode_segment_manifest(data: bytes, *, path: str) -> SegmentManifest:

@@ -26,10 +26,12 @@ import google_crc32c
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
+from cmdlog.wal.format.checked_json import MANIFEST_BYTES_MAX, crc32c_of, decode_checked, encode_checked
+from cmdlog.wal.format.json_reader import BadJson
 from cmdlog.work_progress import count_progress
-from snapshot.checksummed_json import MANIFEST_BYTES_MAX, checksum, decode_manifest_fields, encode_manifest_fields
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 
+CRC_KEY: Final = "manifest_crc32c"  # `checksum` is the last entry's
 FORMAT: Final = 2
 FORMAT_WITH_FAULTS: Final = 3  # of a node whose cluster has ever declared a failure
 FORMAT_WITHOUT_DELTAS: Final = 1
@@ -111,7 +113,7 @@ class Manifest:
     @property
     def crc32c(self) -> int:
         """The checksum that the manifest's file carries, if this version wrote it."""
-        return checksum(_fields(self))
+        return crc32c_of(_fields(self))
 
     def as_base(self, name: str) -> Base:
         """What a delta on this snapshot says about it."""
@@ -139,7 +141,7 @@ def parse_name(name: str) -> tuple[int, int, int] | None:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The file's bytes."""
-    return encode_manifest_fields(_fields(manifest))
+    return encode_checked(_fields(manifest), key=CRC_KEY)
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:
@@ -148,6 +150,14 @@ def _fields(manifest: Manifest) -> dict[str, Any]:
         return {"format": FORMAT_WITH_FAULTS, **value}
     del value["fault_record"]
     return {"format": FORMAT, **value}
+
+
+def decode_manifest_fields(data: bytes, *, path: str) -> dict[str, Any]:
+    """The fields of a manifest, whose content is not checked. Raises: SnapshotDamaged."""
+    try:
+        return decode_checked(data, bytes_max=MANIFEST_BYTES_MAX, key=CRC_KEY)
+    except BadJson as error:
+        raise SnapshotDamaged(f"{path} cannot be read: {error}") from error
 
 
 def decode_manifest(data: bytes, *, path: str) -> Manifest:

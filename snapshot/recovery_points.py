@@ -15,12 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import orjson
-
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.checked_json import decode_checked, write_checked
 from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX, read_document
-from snapshot.checksummed_json import checksum
 from snapshot.manifest import parse_name
 
 FOLDER: Final = "points"
@@ -52,13 +50,9 @@ class BadPoint:
 
 def write_point(files: Files, directory: str, point: Point) -> str:
     """Durable on return; the file's path. Raises: DiskFull, WriteFailed."""
-    folder = _folder(directory)
-    if not files.exists(folder):
-        files.mkdir(folder)
-        files.fsync_dir(os.path.dirname(folder))
     value = {**asdict(point), "txn_id": str(point.txn_id), "snapshots": {str(p): name for p, name in point.snapshots.items()}}
-    path = os.path.join(folder, f"{point.txn_id}.json")
-    files.write_file_atomic(path, orjson.dumps({**value, "crc32c": checksum(value)}, option=orjson.OPT_INDENT_2))
+    path = os.path.join(_folder(directory), f"{point.txn_id}.json")
+    write_checked(files, path, value)
     return path
 
 
@@ -111,9 +105,7 @@ def _pinned(data: bytes) -> str:
 
 
 def _parse(data: bytes, txn_id: int) -> Point:
-    value = read_document(data)
-    if value.pop("crc32c") != checksum(value):
-        raise ValueError("it does not match its own checksum")
+    value = decode_checked(data)
     if set(value) != _FIELDS or int(value["txn_id"]) != txn_id:
         raise ValueError("its fields are not those of a recovery point, or it was renamed")
     snapshots = {int(partition): str(name) for partition, name in value["snapshots"].items()}

@@ -14,13 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import google_crc32c
-import orjson
-
 from cmdlog.wal.directory.instance import CLUSTER_FOLDER, Identity
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.checked_json import decode_checked
 from cmdlog.wal.format.cluster_record import ClusterMember
-from cmdlog.wal.format.json_reader import load_document
+from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX
 from cmdlog.wal.group_state import Stated
 
 BOOK_PATH: Final = (CLUSTER_FOLDER, "peers.json")
@@ -84,10 +82,7 @@ def peers_met(files: Files, directory: str, identity: Identity) -> PeersMet:
     if not files.exists(path):
         return PeersMet()
     try:
-        value = load_document(files, path)
-        stated = value.pop("checksum")
-        if stated != f"{google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)):08x}":
-            return PeersMet()
+        value = decode_checked(files.read_file(path, bytes_max=DOCUMENT_BYTES_MAX))
         if (value["node_id"], value["incarnation"]) != (identity.node_id, identity.incarnation.hex()):
             return PeersMet()
         records = {int(node): of for node, of in value["peers"].items()}

@@ -14,14 +14,12 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import orjson
-
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.json_reader import load_document
+from cmdlog.wal.format.checked_json import decode_checked, encode_checked
+from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX
 from snapshot.archive_layout import ARCHIVE, ArchivedSegment
 from snapshot.catalog import Snapshot
-from snapshot.checksummed_json import checksum
 from snapshot.recovery_points import Point
 from snapshot.retention import Needs, needs
 
@@ -42,8 +40,7 @@ def end_promise(files: Files, directory: str, *, now_millis: int) -> None:
 
 
 def _write(files: Files, directory: str, value: dict[str, float]) -> None:
-    data = orjson.dumps({**value, "crc32c": checksum(value)}, option=orjson.OPT_APPEND_NEWLINE)
-    files.write_file_atomic(os.path.join(directory, ARCHIVE, PROMISE_NAME), data)
+    files.write_file_atomic(os.path.join(directory, ARCHIVE, PROMISE_NAME), encode_checked(value))
 
 
 def read_promise(files: Files, directory: str) -> float:
@@ -64,8 +61,9 @@ def promise_problem(files: Files, directory: str) -> str:
 
 def _read(files: Files, directory: str) -> tuple[float, int | None]:
     try:
-        value = load_document(files, os.path.join(directory, ARCHIVE, PROMISE_NAME))
-        if value.pop("crc32c") != checksum(value) or value["format"] != 1:
+        path = os.path.join(directory, ARCHIVE, PROMISE_NAME)
+        value = decode_checked(files.read_file(path, bytes_max=DOCUMENT_BYTES_MAX))
+        if value["format"] != 1:
             return math.inf, None
         ended = value.get("ended_millis")
         return float(value["window_s"]), int(ended) if ended is not None else None

@@ -15,13 +15,14 @@ import pytest
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WriteFailed
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.checked_json import encode_checked
 from procedures.storage.state import PartitionState, Position
 from snapshot import catalog
 from snapshot.capture.image import Capture
 from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, check, clean, free_path, list_snapshots, restore, temporary_path
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
-from snapshot.manifest import decode_manifest, encode_manifest, parse_name, read_manifest, snapshot_name
+from snapshot.manifest import CRC_KEY, decode_manifest, encode_manifest, parse_name, read_manifest, snapshot_name
 from snapshot.retention import anchor_block, retain
 from snapshot.table_digest import open_image, table_digests
 from tests.snapshot.crashes import CrashingFiles, flip, seal_process
@@ -169,12 +170,9 @@ def test_newer_format_is_foreign_not_damaged(tmp_path: Path) -> None:
     manifest = make(tmp_path) / "manifest.json"
     value = orjson.loads(manifest.read_bytes())
     value["format"] = 4
-    del value["manifest_crc32c"]
-    import google_crc32c
-
-    crc = google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+    del value[CRC_KEY]
     with pytest.raises(SnapshotForeign):
-        decode_manifest(orjson.dumps({**value, "manifest_crc32c": crc}), path="m")
+        decode_manifest(encode_checked(value, key=CRC_KEY), path="m")
 
 
 def test_image_at_another_position_than_stated_is_not_sealed(tmp_path: Path) -> None:

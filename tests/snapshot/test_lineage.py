@@ -11,13 +11,14 @@ import orjson
 import pytest
 
 from cmdlog.wal.errors import WriteFailed
+from cmdlog.wal.format.checked_json import encode_checked
 from procedures.storage.state import PartitionState
 from snapshot import lineage
 from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, check, clean, free_path, restore
 from snapshot.errors import SnapshotDamaged
 from snapshot.lineage import fallback, independent, next_wish
-from snapshot.manifest import MANIFEST_NAME, decode_manifest, encode_manifest
+from snapshot.manifest import CRC_KEY, MANIFEST_NAME, decode_manifest, encode_manifest
 from snapshot.retention import anchor_block, retain
 from snapshot.table_digest import TableDigest
 from tests.snapshot.crashes import CrashingFiles, flip, seal_process
@@ -81,8 +82,8 @@ def test_manifest_of_a_delta_names_its_base_and_survives_a_round_trip(partition:
     assert third.manifest.base == first.manifest.as_base(first.name)
     assert third.manifest.schema == first.manifest.schema
     assert decode_manifest(encode_manifest(third.manifest), path="m") == third.manifest
-    stated = orjson.loads((Path(first.path) / MANIFEST_NAME).read_bytes())["manifest_crc32c"]
-    assert first.manifest.crc32c == stated
+    stated = orjson.loads((Path(first.path) / MANIFEST_NAME).read_bytes())[CRC_KEY]
+    assert f"{first.manifest.crc32c:08x}" == stated
 
 
 @pytest.mark.parametrize("kind", ["full", "delta"])
@@ -256,9 +257,6 @@ def test_manifest_whose_kind_and_base_disagree_is_damaged(partition: Partition, 
     """A good checksum does not make sense of it."""
     path = partition.take() / MANIFEST_NAME
     value = {**orjson.loads(path.read_bytes()), **wrong}
-    del value["manifest_crc32c"]
-    import google_crc32c
-
-    crc = google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+    del value[CRC_KEY]
     with pytest.raises(SnapshotDamaged):
-        decode_manifest(orjson.dumps({**value, "manifest_crc32c": crc}), path="m")
+        decode_manifest(encode_checked(value, key=CRC_KEY), path="m")

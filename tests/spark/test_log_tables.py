@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cmdlog.wal.directory.instance import _checksum
+from cmdlog.wal.format.checked_json import encode_checked
 from cmdlog.wal.ids import txn_millis
 from replay.spark.base.options import parse_options
 from replay.spark.datasource.log_tables import SCHEMAS, check_paths, rows_of
@@ -99,7 +99,7 @@ def newer(path: Path) -> bytes:
     """The instance file as a program of another format would have written it."""
     value = {**orjson.loads(path.read_bytes()), "format": 9}
     del value["checksum"]
-    return orjson.dumps({**value, "checksum": _checksum(value)})
+    return encode_checked(value)
 
 
 def test_faults_are_told_of_each_directory_and_between_them(tmp_path: Path) -> None:

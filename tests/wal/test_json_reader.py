@@ -12,7 +12,6 @@ import pytest
 
 from cmdlog.cluster.copying.copy_values import CopyManifest, LogShape, decode_value
 from cmdlog.cluster.transport.peer_book import PeerBook
-from cmdlog.member.rejoin.checked_json import read_checked_json
 from cmdlog.node.forwarding.forwarded_replies import decode_reply
 from cmdlog.node.outcome import UnknownOutcome
 from cmdlog.raft.configuration import Configuration
@@ -22,6 +21,7 @@ from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity, load_instance
 from cmdlog.wal.divergence_file import DivergenceFile
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.checked_json import read_checked
 from cmdlog.wal.format.json_reader import DEPTH_MAX, VALUES_MAX, BadJson, load_document, read_document, whole_number
 from cmdlog.wal.format.record import BadRecord, RecordKind, decode_record, encode_record
 from replay.errors import BadPlan
@@ -96,7 +96,7 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], None]]:
     return {
         "copy": refuses(BadFrame, lambda text: decode_value(text, CopyManifest.from_json)),
         "log shape": refuses(BadFrame, lambda text: decode_value(text, LogShape.from_json)),
-        "copy, stored": refuses(Corrupt, lambda text: read_checked_json(FILES, f"{copied(text)}/copying.json")),
+        "copy, stored": refuses(Corrupt, lambda text: read_checked(FILES, f"{copied(text)}/copying.json")),
         "snapshot": refuses(SnapshotDamaged, lambda text: decode_manifest(text, path="m")),
         "archived segment": refuses(SnapshotDamaged, lambda text: decode_segment_manifest(text, path="m")),
         "instance": refuses(Corrupt, lambda text: load_instance(FILES, str(instance(text)))),

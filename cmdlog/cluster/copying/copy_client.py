@@ -54,7 +54,7 @@ from cmdlog.cluster.transport.peer_transport import Address, PeerTls, TransportS
 from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
-from snapshot.checksummed_json import MANIFEST_BYTES_MAX
+from cmdlog.wal.format.checked_json import MANIFEST_BYTES_MAX
 
 PIECE_BYTES: Final = 256 << 10  # asked for at once: buffers of a megabyte cost the allocator more than the frames do
 CHUNKS_AHEAD: Final = 16  # asked for before the first of them is there: a round trip costs no time then

@@ -19,11 +19,11 @@ from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
 from cmdlog.wal.directory.instance import BadSettings, check_log_sizes
+from cmdlog.wal.format.checked_json import MANIFEST_BYTES_MAX
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.json_reader import fixed_bytes, read_document, whole_number
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.group_state import GroupState
-from snapshot.checksummed_json import MANIFEST_BYTES_MAX
 
 INCARNATION_BYTES: Final = 8
 AFTER_S_MAX: Final = 3600.0  # a source may say that it is asked again

@@ -28,9 +28,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-import google_crc32c
-import orjson
-
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
@@ -38,7 +35,8 @@ from cmdlog.raft.wire.secure_frames import EARLIER_MAX, PROCESS_BYTES, Peer
 from cmdlog.wal.directory.instance import CLUSTER_FOLDER, Identity
 from cmdlog.wal.errors import Corrupt, DiskFull, Foreign, NewerFormat, Wedged
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.json_reader import BadJson, fixed_bytes, load_document
+from cmdlog.wal.format.checked_json import decode_checked, encode_checked
+from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX, BadJson, fixed_bytes
 
 FORMAT: Final = 1
 BOOK_NAME: Final = "peers.json"
@@ -275,17 +273,15 @@ def _encode_book(identity: Identity, records: dict[NodeId, PeerRecord], start: P
         "earlier": [process.hex() for process in start.earlier],
         "peers": {str(node): record.to_json() for node, record in records.items()},
     }
-    return orjson.dumps({**value, "checksum": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return encode_checked(value)
 
 
 def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId, PeerRecord], ProcessStart]:
     """Records, and the last start of the directory. Raises: Corrupt, Foreign, NewerFormat."""
     try:
-        value = load_document(files, path)
+        value = decode_checked(files.read_file(path, bytes_max=DOCUMENT_BYTES_MAX))
     except BadJson as error:
         raise Corrupt(f"the book of peers cannot be read: {error}", path=path) from error
-    if value.pop("checksum", None) != _checksum(value):
-        raise Corrupt("the book of peers does not match its checksum", path=path)
     if value["format"] != FORMAT:
         raise NewerFormat(f"{path} has format {value['format']}, this program reads up to {FORMAT}")
     writer = Identity(uuid.UUID(value["cluster_id"]).bytes, value["node_id"], bytes.fromhex(value["incarnation"]))
@@ -302,7 +298,3 @@ def _start_of(number: Any, process: Any) -> ProcessStart:
     if type(number) is not int or number < 0:
         raise ValueError(f"{number!r} is no number of a start")
     return ProcessStart(number, fixed_bytes(process, PROCESS_BYTES))
-
-
-def _checksum(value: dict[str, Any]) -> str:
-    return f"{google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)):08x}"

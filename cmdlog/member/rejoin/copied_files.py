@@ -19,9 +19,9 @@ import google_crc32c
 
 from cmdlog.cluster.copying.copy_client import ChunkDamaged
 from cmdlog.cluster.copying.copy_values import CopyFile, CopyManifest
-from cmdlog.member.rejoin.checked_json import read_checked_json, write_checked_json
 from cmdlog.wal.errors import Corrupt, DiskFull
 from cmdlog.wal.files import File, Files, parent
+from cmdlog.wal.format.checked_json import MANIFEST_BYTES_MAX, read_checked, write_checked
 from cmdlog.wal.format.record import BadRecord
 from snapshot.catalog import FOLDER as SNAPSHOTS
 from snapshot.manifest import MANIFEST_NAME
@@ -129,12 +129,12 @@ class CopiedFiles:
     def end_copy(self, manifest: CopyManifest) -> None:
         """All of the copy is here: what belongs to another one goes, and the manifest is written. Durable on return."""
         self._keep_only(manifest.files)
-        write_checked_json(self._files, os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
+        write_checked(self._files, os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
 
     def read_manifest(self) -> CopyManifest:
         """Of the copy that is here whole. Raises: Corrupt."""
         path = os.path.join(self.folder, MANIFEST_NAME)
-        value = read_checked_json(self._files, path)
+        value = read_checked(self._files, path, bytes_max=MANIFEST_BYTES_MAX)
         if value is None:
             raise Corrupt("the manifest of the copy is missing", path=path)
         try:

@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from cmdlog.cluster.cluster_file import MemberAddress, parse_address
-from cmdlog.member.rejoin.checked_json import read_checked_json, remove_checked_json, write_checked_json
 from cmdlog.wal.directory.instance import CLUSTER_FOLDER
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.checked_json import read_checked, remove_checked, write_checked
 
 REJOIN_NAME: Final = "rejoin.json"
 
@@ -103,7 +103,7 @@ class RejoinFile:
 
     def read_record(self) -> RejoinRecord | None:
         """None: no copy is wanted. Raises: Corrupt."""
-        value = read_checked_json(self._files, self.path)
+        value = read_checked(self._files, self.path)
         if value is None:
             return None
         try:
@@ -113,8 +113,8 @@ class RejoinFile:
 
     def write_record(self, record: RejoinRecord) -> None:
         """Durable on return. Raises: DiskFull, WriteFailed."""
-        write_checked_json(self._files, self.path, record.to_json())
+        write_checked(self._files, self.path, record.to_json())
 
     def remove_record(self) -> None:
         """The copy is complete; durable on return."""
-        remove_checked_json(self._files, self.path)
+        remove_checked(self._files, self.path)

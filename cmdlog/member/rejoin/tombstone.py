@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmdlog.member.rejoin.checked_json import read_checked_json, write_checked_json
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.directory.instance import CLUSTER_FOLDER
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.checked_json import read_checked, write_checked
 
 TOMBSTONE_NAME: Final = "tombstone.json"
 
@@ -48,7 +48,7 @@ class MemberTombstone:
 def read_tombstone(files: Files, directory: str) -> MemberTombstone | None:
     """None: the node was not removed, as far as it knows. Raises: Corrupt."""
     path = os.path.join(directory, CLUSTER_FOLDER, TOMBSTONE_NAME)
-    value = read_checked_json(files, path)
+    value = read_checked(files, path)
     if value is None:
         return None
     try:
@@ -65,4 +65,4 @@ def write_tombstone(files: Files, directory: str, tombstone: MemberTombstone) ->
         "incarnation": tombstone.incarnation.hex(),
         "ended": {str(group): list(place) for group, place in sorted(tombstone.ended.items())},
     }
-    write_checked_json(files, os.path.join(directory, CLUSTER_FOLDER, TOMBSTONE_NAME), value)
+    write_checked(files, os.path.join(directory, CLUSTER_FOLDER, TOMBSTONE_NAME), value)

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from snapshot.checksummed_json import decode_manifest_fields, encode_manifest_fields
-from snapshot.errors import SnapshotDamaged
+from cmdlog.wal.format.checked_json import decode_checked, encode_checked
 
 NAME: Final = "scrub.json"
 FORMAT: Final = 1
@@ -87,8 +86,8 @@ class ScrubProgress:
 def read_progress(folder: str) -> ScrubProgress:
     """As it was written last, or a new one."""
     path = os.path.join(folder, NAME)
-    with contextlib.suppress(OSError, SnapshotDamaged, TypeError, KeyError, ValueError):
-        value = decode_manifest_fields(Path(path).read_bytes(), path=path)
+    with contextlib.suppress(OSError, TypeError, KeyError, ValueError):
+        value = decode_checked(Path(path).read_bytes())
         if value.pop("format") == FORMAT:
             now = value.pop("under_way")
             return ScrubProgress(None if now is None else _pass_of(now), **value)
@@ -108,5 +107,5 @@ def write_progress(folder: str, progress: ScrubProgress) -> None:
     with contextlib.suppress(OSError):
         Path(temporary).unlink(missing_ok=True)
         with open(temporary, "xb") as file:  # "x" follows no link that somebody has put there
-            file.write(encode_manifest_fields({"format": FORMAT, **asdict(progress)}))
+            file.write(encode_checked({"format": FORMAT, **asdict(progress)}))
         os.replace(temporary, path)

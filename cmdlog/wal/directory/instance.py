@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypedDict
 
-import google_crc32c
 import orjson
 
 from cmdlog.wal.directory.local_token import LOCAL_TOKEN_NAME
 from cmdlog.wal.errors import Corrupt, NewerFormat, WalError, WrongDirectory
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.block import SECTOR_BYTES
-from cmdlog.wal.format.json_reader import BadJson, load_document
+from cmdlog.wal.format.checked_json import decode_checked, encode_checked
+from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX, BadJson, load_document
 from cmdlog.wal.format.segment import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SEGMENTS_MIN
 
 FORMAT: Final = 1
@@ -134,8 +134,7 @@ def write_instance(files: Files, directory: str, instance: Instance) -> None:
     if instance.identity.earlier:
         value["format"] = FORMAT_WITH_EARLIER
         value["earlier_incarnations"] = [incarnation.hex() for incarnation in instance.identity.earlier]
-    data = orjson.dumps({**value, "checksum": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    files.write_file_atomic(os.path.join(directory, INSTANCE_NAME), data)
+    files.write_file_atomic(os.path.join(directory, INSTANCE_NAME), encode_checked(value))
 
 
 def load_instance(files: Files, directory: str) -> Instance:
@@ -147,11 +146,9 @@ def load_instance(files: Files, directory: str) -> Instance:
     if not files.exists(path):
         raise _no_instance(files, directory)
     try:
-        value = load_document(files, path)
+        value = decode_checked(files.read_file(path, bytes_max=DOCUMENT_BYTES_MAX))
     except BadJson as error:
         raise Corrupt(f"instance file cannot be read: {error}", path=path) from error
-    if value.pop("checksum", None) != _checksum(value):
-        raise Corrupt("instance file does not match its checksum", path=path)
     if value.get("format") not in (FORMAT, FORMAT_WITH_EARLIER):
         raise NewerFormat(f"{path} has format {value.get('format')}, this program reads up to {FORMAT_WITH_EARLIER}")
     identity = Identity(
@@ -251,7 +248,3 @@ def _why_unfinished(directory: str, by: str) -> str:
         "copy": "start the node with `cmdlog serve --join` to resume it",
     }.get(by, "delete the directory and start over")
     return f"{directory} holds a {what} was interrupted; {remedy}"
-
-
-def _checksum(value: dict[str, Any]) -> str:
-    return f"{google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)):08x}"

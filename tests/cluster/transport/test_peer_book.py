@@ -23,6 +23,7 @@ from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
 from cmdlog.raft.wire.secure_frames import EARLIER_MAX, Peer
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError, Wedged
+from cmdlog.wal.format.checked_json import encode_checked
 from tests.wal.sim.simfiles import Fault, SimCrash, SimFiles
 
 ME = Identity(bytes(range(16)), 1, b"life-of1")
@@ -239,14 +240,12 @@ def test_an_adopted_directory_is_confirmed_by_nobody() -> None:
 
 def edited(change: Callable[[dict[str, Any]], None], *, checksum: bool = True) -> SimFiles:
     """A disk whose book was changed."""
-    from cmdlog.cluster.transport.peer_book import _checksum
-
     files = SimFiles()
     PeerBook.open(files, "/", ME).acquaint(FIRST, START)
     value = orjson.loads(files.read_file(PATH))
     sum_ = value.pop("checksum")
     change(value)
-    files.write_file_atomic(PATH, orjson.dumps({**value, "checksum": _checksum(value) if checksum else sum_}))
+    files.write_file_atomic(PATH, encode_checked(value) if checksum else orjson.dumps({**value, "checksum": sum_}))
     return files
 
 

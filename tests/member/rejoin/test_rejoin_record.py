@@ -7,9 +7,9 @@ import random
 import pytest
 
 from cmdlog.cluster.cluster_file import MemberAddress
-from cmdlog.member.rejoin.checked_json import write_checked_json
 from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState
 from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.format.checked_json import write_checked
 from tests.wal.sim.simfiles import SimFiles
 
 WANTED = RejoinRecord(RejoinState.WANTED, RejoinReason.DAMAGED, "a block has changed", former=b"life-one")
@@ -54,6 +54,6 @@ def test_a_record_that_says_something_else_is_refused() -> None:
     """The directory may be half of one node and half of another."""
     files = a_disk()
     file = RejoinFile(files, "/node")
-    write_checked_json(files, file.path, {**WANTED.to_json(), "state": "copied"})
+    write_checked(files, file.path, {**WANTED.to_json(), "state": "copied"})
     with pytest.raises(Corrupt, match="names no copy"):
         file.read_record()

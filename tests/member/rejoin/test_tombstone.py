@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from cmdlog.member.rejoin.checked_json import write_checked_json
 from cmdlog.member.rejoin.tombstone import MemberRemoved, MemberTombstone, read_tombstone, write_tombstone
 from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.format.checked_json import write_checked
 from tests.member.rejoin.test_rejoin_record import a_disk
 
 ENDED = MemberTombstone(3, b"life-one", {0: (2, 17), 65534: (2, 9)})
@@ -35,6 +35,6 @@ def test_a_start_of_a_removed_node_is_foreign_and_says_what_to_do() -> None:
 def test_a_tombstone_that_names_no_node_is_refused() -> None:
     """It is not taken for a node that is none any more, nor for one that is."""
     files = a_disk()
-    write_checked_json(files, "/node/cluster/tombstone.json", {"node": 3})
+    write_checked(files, "/node/cluster/tombstone.json", {"node": 3})
     with pytest.raises(Corrupt, match="names no removed node"):
         read_tombstone(files, "/node")

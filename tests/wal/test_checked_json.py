@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from cmdlog.member.rejoin.checked_json import read_checked_json, remove_checked_json, write_checked_json
 from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.format.checked_json import read_checked, remove_checked, write_checked
 from tests.wal.sim.simfiles import SimFiles
 
 PATH = "/node/cluster/some.json"
@@ -24,22 +24,22 @@ def files() -> SimFiles:
 
 def test_what_was_written_is_read_after_a_power_cut(files: SimFiles) -> None:
     """Content, name and folder are durable on return."""
-    write_checked_json(files, PATH, {"a": 1})
-    assert read_checked_json(files.power_cut(random.Random(7)), PATH) == {"a": 1}
+    write_checked(files, PATH, {"a": 1})
+    assert read_checked(files.power_cut(random.Random(7)), PATH) == {"a": 1}
 
 
 def test_a_missing_file_says_nothing(files: SimFiles) -> None:
     """It is removed, durably, and removing it again does nothing."""
-    write_checked_json(files, PATH, {"a": 1})
-    remove_checked_json(files, PATH)
-    remove_checked_json(files, PATH)
-    assert read_checked_json(files.power_cut(random.Random(7)), PATH) is None
+    write_checked(files, PATH, {"a": 1})
+    remove_checked(files, PATH)
+    remove_checked(files, PATH)
+    assert read_checked(files.power_cut(random.Random(7)), PATH) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 2, "manifest_crc32c": 1}\n', b"[]"])
+@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 2, "checksum": "00000001"}\n', b"[]"])
 def test_a_changed_file_is_refused(files: SimFiles, content: bytes) -> None:
     """It is never read as what it might say."""
-    write_checked_json(files, PATH, {"a": 1})
+    write_checked(files, PATH, {"a": 1})
     files.write_file_atomic(PATH, content)
     with pytest.raises(Corrupt, match=r"some\.json"):
-        read_checked_json(files, PATH)
+        read_checked(files, PATH)
