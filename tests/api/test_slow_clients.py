@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from cmdlog.api.app import create_app
 from cmdlog.api.connections.connection import Connection
 from cmdlog.api.connections.connection_registry import ConnectionRegistry
-from cmdlog.api.connections.http_parser import Headers, HttpParser
+from cmdlog.api.connections.http_parser import Headers
 from cmdlog.api.connections.request_cycle import WRITE_BYTES
 from cmdlog.node.settings import Settings
 from tests.api.echo import RESET, Application, buffered, one_answer, post, problem_of
@@ -392,29 +392,6 @@ def test_client_that_leaves_leaves_nothing_behind(application: Application, phas
             other.sendall(post("/echo", b"served"))
             assert one_answer(other) == (200, b"served")
     assert logs == []
-
-
-@pytest.mark.slow
-def test_connections_that_ended_are_forgotten_at_once(application: Application) -> None:
-    """Nothing of a closed connection waits for the collector of cycles: parsers hold memory that it does not see."""
-    import gc
-
-    def alive() -> int:
-        return sum(isinstance(one, (Connection, HttpParser)) for one in gc.get_objects())
-
-    with served(application) as server:
-        gc.collect()
-        gc.disable()
-        try:
-            before = server.inside(alive)
-            for _ in range(50):
-                assert status_of(server.ask(post("/echo", b"x", "Connection: close\r\n"))) == 200
-                with server.connect() as client:
-                    client.sendall(b"POST /echo HT")
-            assert server.settled()
-            assert eventually(lambda: server.inside(alive) <= before + 4)  # the last one may be held by a frame
-        finally:
-            gc.enable()
 
 
 def test_peer_that_vanishes_is_found_by_the_kernel(server: Served) -> None:

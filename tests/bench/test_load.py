@@ -68,7 +68,7 @@ def serving(answer: bytes = ANSWER, *, stall_at: int = 0) -> Iterator[Target]:
         server.close()
 
 
-@pytest.mark.slow
+@pytest.mark.torture  # a busy machine makes others wait as well
 def test_open_loop_counts_the_waiting_that_a_client_in_a_closed_loop_never_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the server stands still requests keep coming due, with or without a free connection; a client that waits sees one."""
     monkeypatch.setattr("bench._open.CONNECTIONS", 4)

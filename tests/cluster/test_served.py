@@ -56,32 +56,6 @@ def level(cluster: ServedCluster, nodes: int = 3) -> object:
     return found if len(found) == nodes and len(set(found.values())) == 1 and all(a == b for a, b in found[1]) else None
 
 
-@pytest.mark.torture
-def test_nothing_is_lost_or_doubled_when_leaders_are_killed(cluster: ServedCluster, account: Account) -> None:
-    """Deposits under keys; each key twice. The leader is killed twice, then all nodes at once."""
-    first: dict[int, str] = {}
-    gone = 0
-    for number in range(30):
-        if number in (8, 16):
-            gone = cluster.leader()
-            cluster.kill(gone)
-        answer = cluster.call("deposit_checking", {**account, "amount": 1}, f"d{number}")
-        assert answer["status"] == 200, answer
-        first[number] = answer["txn_id"]
-        if number in (12, 20):
-            cluster.start(gone)
-    assert cluster.call("set_rate", {"name": "base", "basis_points": 7}, "rate")["status"] == 200
-    ask_for(lambda: level(cluster), why=cluster.logs)
-    for node in cluster.nodes:
-        cluster.kill(node)
-    cluster.start()
-    cluster.leader()
-    for number, txn_id in first.items():
-        assert cluster.call("deposit_checking", {**account, "amount": 1}, f"d{number}")["txn_id"] == txn_id
-    assert cluster.call("balance", account, "")["result"] in (30, {"checking": 30}, 30.0)
-    ask_for(lambda: level(cluster), why=cluster.logs)
-
-
 def follows(cluster: ServedCluster, node: int) -> bool:
     """Whether the node hears from a leader."""
     return bool(cluster.status(node).get("cluster", {}).get("leader"))

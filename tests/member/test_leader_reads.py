@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -16,11 +12,9 @@ from cmdlog.member.member_calls import place_apart
 from cmdlog.node.outcome import Done, NoLeader, NotReady, Overloaded, Reply
 from cmdlog.node.placing.router import Placed
 from cmdlog.wal.errors import WalError
-from tests.cluster.proxy import HOLD, PASS, Proxy
 from tests.member.asked_consensus import AskedConsensus, leader_reads
-from tests.member.members import Members, ask_retried, members, number_of
-from tests.node.rig import ask, counters, send
-from tests.waiting import wait_for
+from tests.member.members import Members, members
+from tests.node.rig import counters
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +113,6 @@ def test_reads_among_calls_are_placed_apart() -> None:
 
 # -- real nodes ----------------------------------------------------------------------------------------------------------------
 
-CHANGES = 60
-
 
 @pytest.mark.slow
 def test_query_of_a_node_that_led_again_meanwhile_is_refused(three: Members, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,54 +128,3 @@ def test_query_of_a_node_that_led_again_meanwhile_is_refused(three: Members, mon
             counters(leader)
     finally:
         leader.sequencer.replicated.accept_calls()
-
-
-@pytest.mark.slow
-def test_leader_that_is_heard_and_hears_nobody_answers_no_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cut in one direction: the others take it for the leader until it gives up. Its reads are refused then, each once, and
-    the answers that come late, when the cut is healed, answer nothing."""
-    with members(tmp_path, monkeypatch, count=3) as made, ExitStack() as stack:
-        real = {member.node: member.peer for member in made.cluster.members}
-        ways = {node: stack.enter_context(Proxy(peer)) for node, peer in real.items()}
-        through = [replace(member, peer=ways[member.node].address) for member in made.cluster.members]
-        for node, address in real.items():
-            made.join(node, cluster=replace(made.cluster, members=tuple(through)), listen=address)
-        ask_retried(made.leader, "bump", key="before", id=7, amount=1)
-        old = made.leader()
-        ways[number_of(old)].set_rules(there=HOLD)
-        reads = [send(old, "peek", id=7) for _ in range(8)]
-        with pytest.raises(NotReady):
-            counters(old)
-        assert {type(read.wait()) for read in reads} == {NoLeader}
-        new = made.leader(other_than=number_of(old))
-        assert ask_retried(lambda: new, "bump", key="meanwhile", id=7, amount=1) == 2
-        ways[number_of(old)].set_rules(there=PASS)
-        wait_for(lambda: old.cluster_status()["leader"] == number_of(made.leader()) != number_of(old), why=made.told)
-        assert {len(read.replies) for read in reads} == {1}
-        assert ask_retried(made.leader, "peek", key="", id=7) == 2
-
-
-@pytest.mark.slow
-def test_read_of_all_partitions_sees_all_or_nothing_of_a_call_on_all(three: Members) -> None:
-    """At one place of the order, while such calls follow each other; and never an older place than a read before it."""
-    ask_retried(three.leader, "set_rate", key="first", name="base", value=0)
-    leader = three.leader()
-    over = threading.Event()
-
-    def change() -> None:
-        for value in range(1, CHANGES + 1):
-            ask(leader, "set_rate", name="base", value=value)
-        over.set()
-
-    writer = threading.Thread(target=change)
-    writer.start()
-    seen: list[int] = []
-    while not over.is_set():
-        under_way = [send(leader, "look_everywhere", name="base") for _ in range(8)]
-        for pending in under_way:
-            rates = {rate for rate, _ in pending.value()}
-            assert len(rates) == 1, "half of a call was seen"
-            seen += rates
-    writer.join()
-    assert seen == sorted(seen)
-    assert ask(leader, "look_everywhere", name="base")[0][0] == CHANGES

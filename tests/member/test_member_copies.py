@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.cluster.copying.copied_groups import GroupReach
 from cmdlog.cluster.copying.copy_client import CopyClient
 from cmdlog.cluster.copying.copy_frames import copy_credentials
 from cmdlog.cluster.copying.copy_values import (
@@ -23,11 +22,9 @@ from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.member.member_node import MemberNode
 from cmdlog.node.assembly import MACHINE
-from cmdlog.raft.configuration import Configuration, NodeId
+from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.format.record import RecordKind
-from cmdlog.wal.group_state import GroupState
-from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.state.trust import state_path
 from snapshot import lineage
 from snapshot.catalog import FOLDER, Snapshot, list_snapshots, restore
@@ -155,30 +152,6 @@ def test_restored_copy_equals_the_states(cluster: Members, tmp_path: Path, monke
         restore(snapshot, target)
         assert digests_of(target) == digests_of(state_path(node.directory, partition))
     assert any(file.name.endswith("delta.sqlite") for file in manifest.files)
-
-
-def test_groups_end_with_what_is_committed(cluster: Members) -> None:
-    """A partition at its snapshot, the cluster group at what consensus has handed out: its members, shape and code with it."""
-    node = cluster.leader()
-    admit(node)
-    with client_of(node) as client:
-        manifest = begin(client)
-    assert sorted(manifest.groups) == [0, 1, CLUSTER_GROUP]
-    stated = manifest.groups[CLUSTER_GROUP]
-    core = node._driver.ask(CLUSTER_GROUP, GroupReach.of)
-    assert (stated.last_index, stated.last_term, stated.commit) == (core.handed, core.handed_term, core.handed)
-    assert ClusterMember.from_json(stated.members[NEW].value).incarnation == LIFE
-    assert None not in (stated.shape, stated.environment)
-    assert stated.catalogs
-    assert stated.vote is None
-    assert stated.last_txn >= max(place.txn_id for place in manifest.partitions.values())
-    for partition in range(2):
-        group, place = manifest.groups[partition], manifest.partitions[partition]
-        assert (group.last_index, group.last_term, group.last_checksum) == (place.index, place.term, place.checksum)
-        assert (group.commit, group.last_txn, group.closed_txn) == (place.index, place.txn_id, place.txn_id)
-        assert group.configuration is not None
-        assert group.configuration["voters"] == list(Configuration((1,)).voters)  # type: ignore[arg-type]
-    assert {group: GroupState.from_json(state.to_json()) for group, state in manifest.groups.items()} == manifest.groups
 
 
 def test_retention_takes_nothing_from_a_copy(cluster: Members, tmp_path: Path) -> None:

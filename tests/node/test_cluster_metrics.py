@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +9,6 @@ import pytest
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS, ClusterReading, cluster_samples
 from cmdlog.node.telemetry.stage_timings import SECONDS, Histogram
 from cmdlog.wal.ids import CLUSTER_GROUP
-from tests.member.members import members
-from tests.node.test_prometheus import scrape
-from tests.waiting import wait_for
 
 PEER = {
     "node": 2, "connected_since_s": 5.0, "round_trip_s": 0.25, "connections": 3, "out_bytes": 10, "out_messages": 4,
@@ -144,27 +140,3 @@ def test_elections_have_a_zero_before_the_first() -> None:
     assert samples()["cmdlog_cluster_elections_total"] == {("election_timeout",): 0}
     found = samples(elections={"election_timeout": 2, "transfer": 1})
     assert found["cmdlog_cluster_elections_total"] == {("election_timeout",): 2, ("transfer",): 1}
-
-
-@pytest.mark.slow
-def test_scrape_of_a_member_is_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real leader of two nodes: role, term, follower and connections are in its metrics."""
-    with members(tmp_path, monkeypatch, count=2) as cluster:
-        leader = cluster.join_all()
-        number = leader.cluster_status()["node"]
-        (follower,) = (node for node in (1, 2) if node != number)
-
-        def agrees() -> bool:
-            found, told = scrape(leader), leader.cluster_status()
-            return (
-                found["cmdlog_cluster_takes_calls"][()] == 1
-                and found["cmdlog_cluster_leader"][()] == number
-                and found["cmdlog_cluster_role"].get(("cluster", "leader")) == 1
-                and found["cmdlog_cluster_term"]["cluster",] == told["groups"][str(CLUSTER_GROUP)]["term"]
-                and found["cmdlog_cluster_takeover_seconds_count"][()] >= 1
-                and found["cmdlog_cluster_peer_connected"][str(follower),] == 1
-                and (str(follower), "0") in found["cmdlog_cluster_peer_lag_entries"]
-                and sum(found["cmdlog_cluster_elections_total"].values()) == sum(told["elections"].values())
-            )
-
-        wait_for(agrees, why=lambda: (scrape(leader), leader.cluster_status()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +61,6 @@ def test_deltas_are_taken_in_turns_and_restored(tmp_path: Path) -> None:
     node.close()
 
 
-def test_damaged_delta_falls_back_to_the_other_lineage(tmp_path: Path) -> None:
-    """Also when what is damaged is the whole image that the newest stands on."""
-    node = open_node(tmp_path, partitions=1)
-    work(node)
-    take(node, 5)
-    work(node)
-    before = counters(node)
-    names = [snapshot["name"] for snapshot in node.snapshots()]
-    node.close()
-    image = tmp_path / "snapshots" / names[0] / "image.sqlite"
-    data = bytearray(image.read_bytes())
-    data[len(data) // 2] ^= 1
-    image.write_bytes(data)
-    node = reopened_without_state(tmp_path)
-    assert counters(node) == before
-    node.close()
-
-
 def test_site_that_died_knows_nothing_of_what_changed(tmp_path: Path) -> None:
     """Its successor writes whole images until both lineages are known again."""
     node = open_node(tmp_path, partitions=1)
@@ -98,28 +79,4 @@ def test_deltas_can_be_switched_off(tmp_path: Path, off: str) -> None:
     settings: dict[str, Any] = {off: False}
     node = open_node(tmp_path, partitions=1, inline=True, **settings)
     assert take(node, 3) == ["full"] * 3
-    node.close()
-
-
-def test_everything_behind_a_delta_is_replayed(tmp_path: Path) -> None:
-    """Calls go on while deltas are taken: each stands where it began, and the log is read from there."""
-    node = open_node(tmp_path, partitions=1, segments=48)
-    work(node)
-    stop = threading.Event()
-
-    def go_on() -> None:
-        while not stop.is_set():
-            work(node)
-
-    pump = threading.Thread(target=go_on)
-    pump.start()
-    kinds = take(node, 4)
-    stop.set()
-    pump.join()
-    before = counters(node)
-    node.close()
-    assert kinds[0] == "full"
-    assert kinds[2:] == ["delta", "delta"], "the log may have asked for others in between"
-    node = reopened_without_state(tmp_path)
-    assert counters(node) == before
     node.close()

@@ -29,13 +29,6 @@ def main():
     drill.lower_priority = lambda: None  # a test waits for it
     return drill.main()
 """
-HANGING = """
-import pathlib, signal, sys
-
-def main():
-    pathlib.Path(sys.argv[1], "begun").touch()
-    signal.pause()
-"""
 
 
 @pytest.fixture
@@ -130,27 +123,6 @@ def damage(directory: Path) -> None:
     data = bytearray(image.read_bytes())
     data[-1] ^= 1
     image.write_bytes(data)
-
-
-@pytest.mark.slow
-def test_drill_under_way_ends_with_the_node(tmp_path: Path, made: Callable[[str], str]) -> None:
-    """`stop` waits for it no longer than it takes to tidy up."""
-    drills = Drills(str(tmp_path), every_s=0.01, module=made(HANGING))
-    drills.start()
-    wait_for((tmp_path / "begun").exists)
-    wait_for(lambda: drills.status()["running"])
-    drills.stop()  # the process would never end by itself
-    assert not drills.status()["running"]
-
-
-@pytest.mark.slow
-def test_drill_that_ends_without_a_word_is_an_error(tmp_path: Path, made: Callable[[str], str]) -> None:
-    """Shown until one says something."""
-    drills = Drills(str(tmp_path), every_s=0.01, module=made("def main(): return 3"))
-    drills.start()
-    wait_for(lambda: drills.status()["error"])
-    drills.stop()
-    assert "exit code 3" in drills.status()["error"]
 
 
 def test_times_of_reports_are_utc(tmp_path: Path) -> None:

@@ -317,31 +317,6 @@ def test_embedded_calls_choose_their_durability(tmp_path: Path, files: HeldFiles
     opened.close()
 
 
-@pytest.mark.slow
-def test_keys_hold_over_promises(tmp_path: Path, files: HeldFiles) -> None:
-    """A strict retry of a lax call gets its outcome and waits for the disk; after a cut that took both it runs anew."""
-    node = open_node(tmp_path / "data", inline=True, partitions=1)
-    ask(node, "bump", id=1, amount=1)
-    close_gate(node, files)
-    route = node.routes["bump"]
-    first, retry = Pending(), Pending()
-    params = route.procedure.bind({"id": 1, "amount": 10})
-    node.call(route, params, key=b"k" * 16, done=first.done, durability="async")
-    assert first.value() == 11
-    node.call(route, params, key=b"k" * 16, done=retry.done)
-    assert unanswered(retry)
-    cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
-    files.gate.set()
-    assert retry.wait() == first.wait()
-    node.close()
-    again = open_node(cut, inline=True)
-    third = Pending()
-    again.call(again.routes["bump"], params, key=b"k" * 16, done=third.done)
-    assert third.value() == 11
-    assert counters(again) == {1: 11}
-    again.close()
-
-
 def test_promises_reach_the_log_in_batches(tmp_path: Path) -> None:
     """Calls of one `call_many` may differ; each gets its result."""
     node = open_node(tmp_path / "data", inline=True, partitions=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import shutil
 import threading
 import time
@@ -239,32 +238,3 @@ def test_a_lost_key_is_found_by_the_next_replay(tmp_path: Path) -> None:
             ask(node, "bump", id=2, amount=1)
     with pytest.raises(Divergence):
         rebuild(make_plan(RealFiles(), str(data), PAST), RealFiles(), str(tmp_path / "wrong"), workers=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_counters_agree_with_what_was_told_through_any_mix_of_keys_and_restarts(tmp_path: Path, seed: int) -> None:
-    """Random calls under few keys on two partitions, warm and cold restarts between: each accepted request counts once."""
-    chance = random.Random(seed)
-    data = tmp_path / "data"
-    node = open_node(data, inline=True, partitions=2)
-    far = elsewhere(node)
-    told: dict[str, tuple[int, int, CallOutcome]] = {}
-    for _ in range(6):
-        for _ in range(60):
-            key, number, amount = f"k{chance.randrange(80)}", chance.choice((1, far)), chance.randrange(1, 4)
-            answer = outcome(send(node, "bump", key=key, id=number, amount=amount))
-            before = told.setdefault(key, (number, amount, answer))
-            if before[:2] == (number, amount):
-                assert answer == before[2]
-            else:
-                assert answer.status == Status.KEY_REUSED
-        node.close()
-        if chance.random() < 0.5:
-            shutil.rmtree(data / "state")
-        node = open_node(data, inline=True)
-    expected = Counter[int]()
-    for number, amount, _ in told.values():
-        expected[number] += amount
-    assert counters(node) == expected
-    node.close()

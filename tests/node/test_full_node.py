@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -299,28 +298,3 @@ def test_an_embedded_caller_is_let_go_on_a_full_disk(tmp_path: Path, monkeypatch
     assert embedded.call("bump", id=1, amount=1) == 2
     embedded.close()
     assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads") == [(0,)]
-
-
-@pytest.mark.slow
-def test_a_site_that_cannot_write_refuses_calls_and_loses_none(tmp_path: Path) -> None:
-    """Writes of one site process fail: its partition refuses calls, the other goes on, and its successor applies what waited."""
-    node = open_node(tmp_path / "data", partitions=2, sites=2)
-    ours = next(i for i in range(99) if partition(node, i) == 0)
-    other = next(i for i in range(99) if partition(node, i) == 1)
-    assert (ask(node, "bump", id=ours, amount=1), ask(node, "bump", id=other, amount=1)) == (1, 1)
-    resource.prlimit(node.status()["sites"][0], resource.RLIMIT_FSIZE, (1000, 1000))
-    waiting = send(node, "store", id=ours, seq=0, data=bytes(50_000))
-
-    def refused() -> bool:
-        try:
-            send(node, "bump", id=ours, amount=0)
-        except NotReady as refusal:
-            return "site cannot run" in str(refusal)
-        return False
-
-    wait_for(refused, every_s=0.001)
-    assert ask(node, "bump", id=other, amount=1) == 2
-    assert waiting.value() == 50_000
-    wait_for(lambda: node.sequencer.idle)
-    assert rows(tmp_path / "data", 0, "SELECT count(*) FROM payloads") == [(1,)]
-    node.close()

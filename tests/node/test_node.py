@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from typing import Any
 import pytest
 
 from cmdlog.cli.server.settings_sources import CONFIG_NAME
-from cmdlog.node import assembly
 from cmdlog.node import boot as boot_module
 from cmdlog.node.boot import OtherApplication
-from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.settings import BadSetting
 from cmdlog.wal.errors import Locked, WrongDirectory
@@ -87,30 +84,6 @@ def test_states_are_rebuilt_from_the_log(tmp_path: Path) -> None:
         assert node.clock.last >= last
         last = node.clock.last
         node.close()
-
-
-@pytest.mark.parametrize("back_s", [3600, 86_400])
-def test_ids_grow_over_restarts_with_the_clock_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back_s: float) -> None:
-    """A node that starts with its clock an hour or a day back gives greater ids than before."""
-    node = open_node(tmp_path / "data", inline=True, partitions=1)
-    ids = []
-    for _ in range(3):
-        reply = send(node, "bump", id=1, amount=1)
-        node.help()
-        answer = reply.wait()
-        assert isinstance(answer, CallOutcome)
-        ids.append(answer.txn_id)
-    node.close()
-
-    def behind(**options: Any) -> Any:
-        return HybridClock(**{**options, "wall": lambda: time.time() - back_s})
-
-    monkeypatch.setattr(assembly, "HybridClock", behind)
-    node = open_node(tmp_path / "data", inline=True)
-    answer = send(node, "bump", id=1, amount=1).wait()
-    assert isinstance(answer, CallOutcome)
-    assert [*ids, answer.txn_id] == sorted({*ids, answer.txn_id})
-    node.close()
 
 
 def test_tables_that_the_rows_do_not_allow_are_refused_before_they_are_logged(tmp_path: Path) -> None:

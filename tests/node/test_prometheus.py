@@ -20,7 +20,6 @@ from procedures.idempotency.known_outcome import Status
 from procedures.idempotency.session_calls import sent_name
 from snapshot.errors import SnapshotFailed
 from tests.node.rig import ask, open_node, send
-from tests.waiting import wait_for
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
@@ -142,21 +141,6 @@ def test_stages_add_up_to_what_the_caller_waited(tmp_path: Path) -> None:
         assert sum(node.meter.syncs.counts) >= 1
 
 
-@pytest.mark.slow
-def test_lag_and_indexes_are_those_of_the_status(tmp_path: Path) -> None:
-    """The gauges of a partition are its watermarks, and nothing lags on a node at rest."""
-    with a_node(tmp_path / "data", partitions=2) as node:
-        for n in range(5):
-            ask(node, "bump", id=n, amount=1)
-        wait_for(lambda: node.sequencer.idle)
-        marks, found = node.status()["partitions"], scrape(node)
-        for p in ("0", "1"):
-            assert found["cmdlog_partition_durable_index"][p,] == marks[p]["durable"]
-            assert found["cmdlog_partition_applied_index"][p,] == marks[p]["applied"]
-            assert found["cmdlog_partition_lag_entries"][p,] == 0
-        assert found["cmdlog_log_fill_ratio"][()] == pytest.approx(node.status()["log"]["fill"], abs=0.01)
-
-
 def test_a_process_that_recovers_has_metrics_already() -> None:
     """Without a node a scrape says that it is not ready, and has what the front and the process know."""
     front = RequestStats()
@@ -188,24 +172,6 @@ def test_snapshots_show_age_size_duration_and_failures(tmp_path: Path, monkeypat
             node.take_snapshot(0)
         found = scrape(node)
         assert (found["cmdlog_snapshots_total"][()], found["cmdlog_snapshot_failures_total"][()]) == (1, 1)
-
-
-@pytest.mark.slow
-def test_a_prediction_needs_a_measure_and_a_snapshot_shortens_it(tmp_path: Path) -> None:
-    """Nothing is predicted before anything was executed; calls make it grow, a snapshot of all partitions makes it small."""
-    with a_node(tmp_path / "data", partitions=2) as node:
-        for n in range(20):  # once answered, nothing of the start is still being executed in either partition
-            ask(node, "bump", id=n, amount=1)
-        node.meter.busy_s = [0.0, 0.0]
-        assert node.status()["predicted_recovery_s"] is None
-        for n in range(300):
-            ask(node, "bump", id=n, amount=1)
-        assert node.status()["predicted_recovery_s"] > 0
-        before = node.overview.snapshots.forecast().replaying_s
-        node.take_snapshot()
-        after = node.overview.snapshots.forecast()
-        assert after.replaying_s < before / 3
-        assert node.status()["predicted_recovery_s"] == pytest.approx(after.total_s, abs=0.001)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -367,40 +366,6 @@ def test_an_answer_is_given_although_the_log_has_failed_meanwhile() -> None:
     assert isinstance(first.replies[0], CallOutcome)
     pipe.sequencer.site_down(0)
     pipe.sequencer.site_up(0, 1)
-
-
-def test_many_threads_lose_and_double_nothing() -> None:
-    """Callers in eight threads, a log thread and a site thread: every call is logged and answered once."""
-    pipe = Pipeline(2, limits=Limits(batch_calls_max=7))
-    stop = threading.Event()
-    lock = threading.Lock()
-
-    def call(partition: int) -> None:
-        for _ in range(200):
-            with lock:  # numbers of calls are the test's own
-                pipe.add(partition)
-
-    def run() -> None:
-        while not stop.is_set() or not pipe.sequencer.idle:
-            pipe.take()
-            pipe.write()
-            pipe.sync()
-            for p in (0, 1):
-                pipe.serve(p)
-
-    callers = [threading.Thread(target=call, args=(n % 2,)) for n in range(8)]
-    engine = threading.Thread(target=run)
-    engine.start()
-    for thread in callers:
-        thread.start()
-    for thread in callers:
-        thread.join()
-    stop.set()
-    engine.join()
-    assert all(len(c.replies) == 1 for c in pipe.calls)
-    assert sorted(pipe.numbers(0) + pipe.numbers(1)) == list(range(1600))
-    pipe.check_log()
-    pipe.check_empty()
 
 
 def test_an_entry_that_was_applied_before_it_was_durable_is_told_when_the_log_fails() -> None:

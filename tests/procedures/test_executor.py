@@ -15,11 +15,11 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Column, Integer, String, bindparam, insert, select
+from sqlalchemy import Column, Integer, String, bindparam, insert
 
 from procedures import Database, Transaction
 from procedures.errors import BatchRefused
-from procedures.execution.executor import Executor, Invocations, Status
+from procedures.execution.executor import Invocations, Status
 from procedures.execution.outcome_bodies import outcome_of
 from procedures.migration.stated_change import StatedChange
 from procedures.storage.state import PartitionState, Position
@@ -235,52 +235,6 @@ def test_unencodable_results_are_failures(make_site: MakeSite) -> None:
     assert site.rows("SELECT * FROM t") == []
 
 
-def test_parameters_cannot_be_changed(make_site: MakeSite) -> None:
-    """A procedure that changes its list or dict gets a clear error, and a second run sees the same values."""
-    db = Database("frozen")
-
-    @db.procedure(partition_by="number")
-    def grow(tx: Transaction, number: int, names: list[str], ages: dict[str, int], nested: list[list[int]]) -> int:
-        if number == 0:
-            names.append("x")
-        elif number == 1:
-            ages["x"] = 1
-        elif number == 2:
-            nested[0].append(1)
-        elif number == 3:
-            names += ["x"]
-        return len([*names, *ages, *nested])
-
-    site = make_site(db)
-    for number in range(4):
-        status, body = site.call("grow", number=number, names=["a"], ages={"b": 1}, nested=[[1]])
-        assert (status, body["type"]) == (Status.FAILED, "TypeError")
-        assert "parameters cannot be changed" in body["message"]
-    assert site.call("grow", number=9, names=["a"], ages={"b": 1}, nested=[[1]]) == (Status.OK, 3)
-
-
-def test_kept_transaction_refuses_after_its_call(make_site: MakeSite) -> None:
-    """`tx` that was kept and used after the batch says so."""
-    db = Database("keeper")
-    table = db.table("t", Column("id", Integer, primary_key=True), partition_by="id")
-    kept: list[Transaction] = []
-
-    @db.procedure(partition_by="number")
-    def keep(tx: Transaction, number: int) -> None:
-        kept.append(tx)
-
-    make_site(db).call("keep", number=1)
-    uses: list[Callable[[Transaction], Any]] = [
-        lambda tx: tx.execute(select(table)),
-        lambda tx: tx.txn_id,
-        lambda tx: tx.now,
-        lambda tx: tx.random,
-    ]
-    for use in uses:
-        with pytest.raises(Exception, match="used outside of its call"):
-            use(kept[0])
-
-
 def test_failure_names_a_class_of_the_main_module_as_it_was_live() -> None:
     """A replay loads the program's main module under another name, which no outcome may show."""
     live = outcome_of(ValueError("<__main__.Order object at 0x7f0000000001> is late " + "x" * 2000))
@@ -409,26 +363,3 @@ def test_other_rows_give_another_digest(make_site: MakeSite) -> None:
     assert left.rows_digest != right.rows_digest
     differing = set(one.executor.changed_rows()) ^ set(other.executor.changed_rows())
     assert {(row.table, row.key) for row in differing} == {("counters", ("b",))}
-
-
-def test_old_catalog_version_runs_its_own_code(tmp_path: Path) -> None:
-    """A batch of an older catalog version runs the procedures of that version."""
-
-    def version(step: int) -> Database:
-        db = Database("versions")
-
-        @db.procedure(partition_by="number")
-        def step_of(tx: Transaction, number: int) -> int:
-            return step
-
-        return db
-
-    versions = {1: version(10), 2: version(20)}
-    state = PartitionState.open(tmp_path / "v.db", partition=0)
-    executor = Executor(state, versions.__getitem__, digest_rows=True, millis_of=lambda txn: txn >> 21, progress=None)
-    answers = []
-    for index, catalog in enumerate([1, 2, 1], start=1):
-        batch = Invocations(index, 1, 0, catalog, [txn_at(index)], [0], [[5]], None)
-        answers.append(executor.apply(batch).bodies[0])
-    state.close()
-    assert answers == [b"10", b"20", b"10"]

@@ -148,30 +148,6 @@ def test_new_order_takes_stock_and_counts_cents(site: Site) -> None:
     assert broken(site) == []
 
 
-@pytest.mark.parametrize(
-    ("lines", "code"),
-    [
-        ([(1, 1, 1), (21, 1, 1)], "item_not_found"),
-        ([(1, 1, 1), (2, 7, 1)], "no_stock"),  # a warehouse of another partition
-        ([(1, 1, 1), (2, 1, 11)], "bad_order"),
-        ([(1, 1, 1), (2, 1, -4)], "bad_order"),
-        ([], "bad_order"),
-        ([(1, 1, 1)] * 16, "bad_order"),
-    ],
-)
-def test_a_refused_order_leaves_no_trace(site: Site, lines: list[tuple[int, int, int]], code: str) -> None:
-    """An unused item as the last line rolls back all that was done before it; so does a line that cannot be had."""
-    before = site.rows("SELECT * FROM stock"), site.rows("SELECT * FROM district"), site.rows("SELECT count(*) FROM orders")
-    status, got = order(site, *lines)
-    assert (status, got["code"]) == (Status.ABORTED, code)
-    assert before == (
-        site.rows("SELECT * FROM stock"),
-        site.rows("SELECT * FROM district"),
-        site.rows("SELECT count(*) FROM orders"),
-    )
-    assert order(site, (1, 1, 1))[1]["order"] == 11
-
-
 def test_delivery_sends_the_oldest_order_of_each_district(site: Site) -> None:
     """Oldest first, one of each district a call, until none waits; customers are charged what was sent."""
     for waiting in (8, 9, 10):

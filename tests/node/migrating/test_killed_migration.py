@@ -129,30 +129,3 @@ def test_change_that_is_logged_is_never_left_out(tmp_path: Path, server: Server,
     assert b'"skip"' not in dumped.stdout
     server.start()
     assert found(server) == rows(migrated=True)
-
-
-@pytest.mark.parametrize("killed", ["site", "node"])
-def test_deploy_whose_site_or_node_is_killed_has_changed_nothing(server: Server, gate: Gate, killed: str) -> None:
-    """The change is open on one partition and runs on the other: the former tables are served, later calls are answered, and
-    the same command then migrates."""
-    server.app = APP + "before"
-    server.start()
-    gate.hold(3)
-    deploy = start("migrate", APP + "after", "--url", server.url)
-    site = gate.wait_at(3)
-    if killed == "site":
-        os.kill(site, signal.SIGKILL)
-        code, answer, _ = finish(deploy)
-        assert (code, answer["error"]["kind"]) == (1, "CommandFailed")
-        assert "ended: killed by signal 9" in answer["error"]["message"]
-    else:
-        server.kill()
-        deploy.kill()
-        deploy.communicate()
-        server.start()
-    gate.hold()
-    assert found(server) == rows(migrated=False)
-    assert server.client.call("put", id=ROWS) == ROWS
-    code, answer, _ = finish(start("migrate", APP + "after", "--url", server.url))
-    assert (code, answer["changed"], answer["migrations"]) == (0, True, ["0001_double"])
-    assert found(server) == [*rows(migrated=True), [str(ROWS), "2", "doubled"]]

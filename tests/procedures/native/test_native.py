@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import subprocess
@@ -14,16 +13,14 @@ from typing import Any, Final
 import apsw
 import orjson
 import pytest
-from sqlalchemy import Column, Integer, String, bindparam, insert, select
 
 from cmdlog.built_module import SWITCH
-from procedures import Database, Transaction, native
+from procedures import native
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Status
-from procedures.migration.stated_change import StatedChange
 from tests.procedures.native.bank_run import run_bank
-from tests.procedures.native.both_ways import both_ways, needs_accelerator
-from tests.procedures.sites import Site, counters, txn_at
+from tests.procedures.native.both_ways import needs_accelerator
+from tests.procedures.sites import Site, counters
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 BUILD: Final = """
@@ -179,38 +176,3 @@ def test_a_fault_that_rollback_meets_closes_the_state(tmp_path: Path) -> None:
     again = Site(tmp_path / "state.db", counters())
     assert again.rows("SELECT value FROM counters") == [(1,)]
     again.close()
-
-
-@needs_accelerator
-def test_tables_that_change_between_two_batches(tmp_path: Path) -> None:
-    """After a schema record statements are prepared again: rows, digests and results are the same both ways."""
-
-    def make_db(seen: list[Any]) -> Database:
-        db = Database("grown")
-        table = db.table("t", Column("id", Integer, primary_key=True), Column("word", String), partition_by="id")
-        put, look = insert(table).values(id=bindparam("n"), word=bindparam("w")), select(table).order_by(table.c.id)
-
-        @db.procedure(partition_by="n")
-        def add(tx: Transaction, n: int, word: str) -> int:
-            tx.execute(put, n=n, w=word)
-            seen.append([tuple(row) for row in tx.execute(look)])
-            return len(seen)
-
-        return db
-
-    with both_ways(tmp_path, make_db) as sites:
-        for number in range(4):
-            sites.apply(("add", {"n": number, "word": "w"}), ("add", {"n": number + 10, "word": "x"}))
-            for site in (sites.native, sites.python):
-                site.milliseconds += 1
-                site.executor.apply_schema(
-                    index=site.state.position.index + 1,
-                    term=1,
-                    checksum=7,
-                    txn_id=txn_at(site.milliseconds),
-                    change=StatedChange((f"ALTER TABLE t ADD COLUMN c{number} INTEGER DEFAULT {number}",)),
-                )
-        gc.collect()
-        assert sites.native.state.statements is not None
-        assert sites.native.state.statements.open <= 2  # those of former catalogs are gone
-        sites.compare_files()
