@@ -91,7 +91,7 @@ class Api:
             else:
                 await send_problem(send, problem)
         except ConnectionError:
-            return  # nobody is there to be answered
+            return  # the client is gone
         except TimeoutError:
             logger.warning("slow_reader", path=scope["path"], request_id=trace.request_id)
             # returning with the answer unfinished closes the connection

@@ -255,7 +255,7 @@ def test_file_that_others_may_write_keeps_what_was(file: Path, clocks: Clocks) -
     assert let_in(credentials, b"Bearer token-of-shop") == "shop"
     assert let_in(credentials, b"Bearer token-of-evil") is None
     assert "0666" in credentials.describe()["problem"]
-    with pytest.raises(BadSetting, match="others may write"):
+    with pytest.raises(BadSetting, match="other users may write"):
         opened(file, clocks)
     file.chmod(0o600)
     clocks.pass_s(RELOAD_S)

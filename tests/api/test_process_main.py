@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
-from cmdlog.api.processes.process_main import Decider
+from cmdlog.api.app import create_app
+from cmdlog.api.processes.process_main import NearApp
+from cmdlog.node.settings import Settings
+
+
+async def echo(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    """Stands in for the relay."""
+
 
 HERE = ("POST", "/v1/procedures/bump", b"", [(b"prefer", b"durability=async")])
 
@@ -34,9 +42,9 @@ class KnownProcedures:
 def test_calls_alone_are_answered_here(request_: Any, near: bool) -> None:
     """What needs the node's state, leader or replica goes there, and all of it while there is no code."""
     link: Any = KnownProcedures()
-    decider = Decider()
-    assert not decider.answers(*request_)
-    decider.answer_by(link)
-    assert decider.answers(*request_) is near
-    decider.answer_by(None)
-    assert not decider.answers(*request_)
+    near_app = NearApp(create_app(None, Settings()), echo)
+    assert not near_app.answers(*request_)
+    near_app.answer_by(link)
+    assert near_app.answers(*request_) is near
+    near_app.answer_by(None)
+    assert not near_app.answers(*request_)

@@ -265,7 +265,7 @@ def test_stream_ends_when_its_credential_does(locked: Api, node: Any, ask_app: A
 
     def withdraw() -> None:
         token_file.write_text("# nobody\n")
-        locked.service.gatekeeper._looked = -1e9  # type: ignore[attr-defined]  # the next look at the file is due
+        locked.service.gatekeeper._looked = -1e9  # type: ignore[union-attr]  # the next look at the file is due
 
     async def chunks() -> Any:
         yield line

@@ -160,7 +160,7 @@ def test_line_that_lacks_its_number_is_told_so(post: Post, more: dict[str, Any],
         (entry(13, floor="12"), "floor", "must be a whole number from 0"),
         (entry(13, floor=-1), "floor", "must be a whole number from 0"),
         (entry(0), "number", "number 0 must be above the floor 0, up to which the client has seen all outcomes"),
-        (entry(1025), "number", "; a cmdlog client takes `session_window=1024`"),
+        (entry(1025), "number", "; a cmdlog client accepts `session_window=1024`"),
     ],
 )
 def test_line_is_told_the_range_that_the_server_takes(post: Post, line: bytes, field: str, problem: str) -> None:

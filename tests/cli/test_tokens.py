@@ -109,7 +109,7 @@ def test_last_credential_can_be_removed(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_token_itself_is_no_token_file(run: Run, tmp_path: Path) -> None:
-    """Nor is a file that others may write; neither is edited."""
+    """Nor is a file that other users may write; neither is edited."""
     file = tmp_path / "tokens"
     file.write_text("plain-token-of-23-chars\n")
     result = run("add", file, "--name", "shop", "--role", "read")
@@ -118,7 +118,7 @@ def test_a_token_itself_is_no_token_file(run: Run, tmp_path: Path) -> None:
     file.write_text("# nobody\n")
     file.chmod(0o666)
     for arguments in (("add", file, "--name", "shop", "--role", "read"), ("list", file)):
-        assert "others may write" in str(run(*arguments).exception)
+        assert "other users may write" in str(run(*arguments).exception)
     assert file.read_text() == "# nobody\n"
 
 

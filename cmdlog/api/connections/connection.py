@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
         self._forget()
 
     def _forget(self) -> None:
-        """Nothing is expected of this connection any more. Idempotent."""
+        """Nothing more is expected of this connection. Idempotent."""
         if self.phase == "gone":
             return
         self._part(inf)
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
         self.parser.close()
 
     def _abandon(self) -> None:
-        """Nobody waits for the answer that is under way; the cycle that makes it is notified."""
+        """The client does not wait for its answer; the cycle that makes it is notified."""
         cycle, self._cycle = self._cycle, None
         if cycle is not None:
             cycle.disconnect()
@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
         self._feed(data)
 
     def _take_working(self, data: bytes) -> None:
-        """Of the body of the request under way, or of what follows it."""
+        """Bytes of the body of the request under way, or of what follows it."""
         if self._held or self.parser.complete:
             self._hold_back(data)
         else:
@@ -366,7 +366,7 @@ class Connection(asyncio.Protocol):
         self.broken(cycle)
 
     def broken(self, cycle: RequestCycle | CallCycle) -> None:
-        """Nobody works on the answer any more. One that is not whole must not look like one."""
+        """The work on the answer has ended. One that is not whole must not look whole."""
         if self._cycle is not cycle:
             return
         self._cycle = None
@@ -426,7 +426,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def _part(self, within_s: float) -> None:
-        self.registry.busy(self)  # nobody needs to push it out
+        self.registry.busy(self)  # it need not be pushed out
         self.phase, self._held = "leaving" if self.phase != "gone" else "gone", b""
         self.read_deadline = self.loop.time() + within_s
 

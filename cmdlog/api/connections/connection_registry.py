@@ -183,7 +183,9 @@ class ConnectionRegistry:
             return
         working, free = holder.working, self._max - sum(holder.working for holder in self._holders.values())
         if working > 1 and working > WORK_SHARE * free:
-            raise Problem("too_many_connections", f"the credential has {working} requests under way", retry_after_s=RETRY_S)
+            raise Problem(
+                "too_many_connections", f"{working} requests of this credential are being answered", retry_after_s=RETRY_S
+            )
 
     def _assign(self, connection: Connection, holder: Holder | None) -> None:
         """Whose the connection is from now on; None: it is gone."""

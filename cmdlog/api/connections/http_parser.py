@@ -101,7 +101,7 @@ class HttpParser:
         """Forgets the request that is complete."""
         self.request: Request | None = None  # once its head is complete
         self.complete = False  # head and body
-        self._discard = False  # nobody reads the body
+        self._discard = False  # the body is not read
         self.body_bytes = 0  # that came so far
         self._body: bytes | bytearray = b""
         self._target = b""
@@ -117,7 +117,7 @@ class HttpParser:
 
     @property
     def waiting(self) -> int:
-        """Bytes of the body that nobody has taken yet."""
+        """Bytes of the body that are not taken yet."""
         return len(self._body)
 
     def take_body(self) -> bytes:
@@ -126,7 +126,7 @@ class HttpParser:
         return body if type(body) is bytes else bytes(body)
 
     def discard_body(self) -> None:
-        """Nobody takes the body any more: it is counted and dropped."""
+        """The rest of the body is counted and dropped."""
         self._discard, self._body = True, b""
 
     def feed(self, data: bytes) -> bytes:
@@ -244,7 +244,7 @@ class HttpParser:
         if len(self._headers) > self._headers_max:
             self._stop(Problem("headers_too_large", f"the request has more than {self._headers_max} headers"))
         self.request = request
-        self._headers = []  # for trailers, which nobody reads: nothing is added once a request has passed the gate
+        self._headers = []  # for trailers, which no one reads: nothing is added once a request has passed the gate
         self._overhead = 0
 
     def on_body(self, part: bytes) -> None:

@@ -26,7 +26,7 @@ from cmdlog.node.settings import BadSetting, Settings
 BACKLOG: Final = 2048
 AGAIN_S: Final = 0.02  # between two attempts at a port
 LATE_S: Final = 0.15  # for a connection that was accepted last to be made, and its request to be read
-LEAVE_S: Final = 1.0  # at most, for clients of a node that leads no more to get an answer that ends their connection
+LEAVE_S: Final = 1.0  # at most, for clients of a node that no longer leads to get an answer that ends their connection
 LEAVE_LOOK_S: Final = 0.05  # between two looks at whether all have left
 
 

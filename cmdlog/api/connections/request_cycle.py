@@ -64,7 +64,7 @@ class CallCycle:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """In whose thread the answer is given."""
+        """The loop in whose thread the answer is given."""
         return self._connection.loop
 
     def attribute(self, name: str) -> None:
@@ -150,7 +150,7 @@ class RequestCycle:
         self._left = 0  # bytes of the answer that its stated length still wants
         self._continued = not request.expects_continue
         self._disconnected = False
-        self._arrived: asyncio.Future[None] | None = None  # somebody waits for more of the body
+        self._arrived: asyncio.Future[None] | None = None  # set while more of the body is awaited
         self._deadline, self._stream = deadline, stream
         self._brought = 0  # bytes of a stream since its deadline was moved
         self._ended = False  # the end of the request's body was handed over
@@ -174,7 +174,7 @@ class RequestCycle:
         self.arrived()
 
     def disconnect(self) -> None:
-        """The client is gone, or does not count any more."""
+        """The client is gone, or no longer counts."""
         self._disconnected = True
         self.arrived()
 
@@ -216,7 +216,7 @@ class RequestCycle:
     async def receive(self) -> Message:
         """The next of the request's body. Raises: TimeoutError.
 
-        After it, the client's end: who has closed its side may still read its answer, but nobody should work long for it.
+        After it, the client's end: who has closed its side may still read its answer, but no long work should be done for it.
         """
         connection = self._connection
         parser = connection.parser
@@ -321,7 +321,7 @@ class ResponseWriter:
         self._loop, self._timeout_s = loop, timeout_s
         self.paused = False  # the client takes less than is written
         self.deadline = inf  # when it must have taken enough
-        self._drained: asyncio.Future[None] | None = None  # somebody waits for that
+        self._drained: asyncio.Future[None] | None = None  # set while that is awaited
         self._taken: list[Callable[[], None]] = []  # called then
 
     def pause(self) -> None:

@@ -80,7 +80,7 @@ def make_context(settings: Settings) -> ssl.SSLContext:
     _check_text("tls_cert_file", cert, BEGIN_CERTIFICATE, "certificate")
     private = _check_text(key_setting, key or cert, KEY_ENDS, "private key")
     if any(mark in private for mark in ENCRYPTED):
-        raise BadSetting(key_setting, f"{key or cert}: the private key is encrypted, and there is no way to ask for its password")
+        raise BadSetting(key_setting, f"{key or cert}: the private key is encrypted; use one without a password")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(list(PROTOCOLS))

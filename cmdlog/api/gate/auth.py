@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -45,29 +45,6 @@ WANTED_HERE: Final = (
 logger = structlog.get_logger("cmdlog.api")
 
 
-class Gatekeeper(Protocol):
-    """What the gate asks."""
-
-    @property
-    def required(self) -> bool:
-        """Whether a request needs a credential."""
-
-    def describe(self) -> dict[str, Any]:
-        """For the status: `problem` when the token file is invalid and the previous credentials stay in force."""
-
-    def authenticate(self, header: bytes | None) -> Credential:
-        """The credential of an `Authorization` header. Raises: Problem (unauthenticated)."""
-
-    def check(self, credential: Credential) -> None:
-        """For requests that last: whether a credential that was accepted is still valid. Raises: Problem (unauthenticated)."""
-
-    def refusal(self, entry: Entry) -> Problem:
-        """The answer to a caller without the roles of this route."""
-
-    def shown_to_owner(self, directory: str) -> AbstractContextManager[None]:
-        """For the block the owner of the node directory finds there what admits to everything, if that needs no other token."""
-
-
 def scope_of(credential: Credential) -> str:
     """The scope of a caller's idempotency keys: its name, so that a replaced token keeps them.
 
@@ -82,7 +59,7 @@ class LocalCallers:
     A bearer token that is not the local one counts for nothing: clients may hold one for another server.
     """
 
-    required = False
+    required = False  # a request needs no credential
     _anonymous = Credential(DEFAULT, LOCAL_ROLES, b"")
 
     def __init__(self) -> None:
@@ -108,7 +85,7 @@ class LocalCallers:
 
     @contextmanager
     def shown_to_owner(self, directory: str) -> Iterator[None]:
-        """See `Gatekeeper`. A disk that is full costs the token, not the start."""
+        """For the block the owner of the node directory finds the token there. A full disk costs the token, not the start."""
         with ExitStack() as shown:
             try:
                 shown.enter_context(shown_to_owner(directory, self.token))
@@ -149,18 +126,21 @@ class Credentials:
             hint = f"`cmdlog token add {path} --name NAME` creates a token file, or adds a credential to one"
             raise BadSetting("token_file", _problem(path, error), hint=hint) from None
         if not self._held.credentials:
-            raise BadSetting("token_file", f"{path} holds no credential; `cmdlog token add {path} --name NAME` adds one")
+            raise BadSetting("token_file", f"{path} contains no credential; `cmdlog token add {path} --name NAME` adds one")
         self._looked = monotonic()
         self._refused = ""  # why the present file is not used
         self._warn()
 
     def describe(self) -> dict[str, Any]:
-        """See `Gatekeeper`. Any thread: as of the last request, and the caller has just made one."""
+        """For the status: `problem` when the token file is invalid and the previous credentials stay in force.
+
+        Any thread: as of the last request, and the caller has just made one.
+        """
         told = {"path": str(self._path), "credentials": len(self._held.credentials)}
         return {**told, "problem": self._refused} if self._refused else told
 
     def authenticate(self, header: bytes | None) -> Credential:
-        """See `Gatekeeper`."""
+        """The credential of an `Authorization` header. Raises: Problem (unauthenticated)."""
         self._reload()
         scheme, _, token = (header or b"").partition(b" ")
         if scheme.lower() != b"bearer":
@@ -176,7 +156,7 @@ class Credentials:
         return found
 
     def check(self, credential: Credential) -> None:
-        """See `Gatekeeper`."""
+        """For requests that last: whether a credential that was accepted is still valid. Raises: Problem (unauthenticated)."""
         self._reload()
         for held in self._held.credentials:
             if held.digest == credential.digest and held.name == credential.name and held.roles >= credential.roles:
@@ -185,11 +165,11 @@ class Credentials:
         raise Problem("unauthenticated", "the credential was revoked")
 
     def refusal(self, entry: Entry) -> Problem:
-        """See `Gatekeeper`."""
+        """The answer to a caller without the roles of this route."""
         return forbidden(*entry.needs)
 
     def shown_to_owner(self, directory: str) -> AbstractContextManager[None]:
-        """See `Gatekeeper`: an operator has tokens of the file, which are revoked and expire."""
+        """Nothing is shown: an operator has tokens of the file, which are revoked and expire."""
         return nullcontext()
 
     def _check_expiry(self, credential: Credential) -> None:
@@ -227,6 +207,10 @@ class Credentials:
             return
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             logger.warning("token_file_open_to_others", path=path, mode=oct(stat.S_IMODE(mode)), hint=f"chmod 600 {path}")
+
+
+Gatekeeper = LocalCallers | Credentials
+"""What the gate asks."""
 
 
 def make_gatekeeper(path: Path | None) -> Gatekeeper:

@@ -38,17 +38,17 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "migration_needed": (409, "The code's tables need a migration, which pauses calls"),
     "migration_failed": (409, "The migration failed; nothing changed"),
     "bundle_refused": (409, "The code cannot be deployed; nothing changed"),
-    "no_former_code": (409, "The log has no former version of the code that could run"),
+    "no_former_code": (409, "The log has no earlier version of the code that could run"),
     "other_address": (409, "The node is a member at another address"),
     "address_taken": (409, "Another node has this address"),
     "too_many_nodes": (409, "The cluster has as many nodes as are allowed"),
     "last_voter": (409, "No voter would remain"),
-    "quorum_at_risk": (409, "The live voters that remain would be no majority"),
-    "last_copy": (409, "No live voter that remains is known to hold everything"),
-    "not_heard": (409, "The node has to take part, and is not heard from"),
+    "quorum_at_risk": (409, "The remaining live voters would not be a majority"),
+    "last_copy": (409, "No remaining live voter is known to have all data"),
+    "not_heard": (409, "The node must take part, and does not respond"),
     "no_successor": (409, "The node cannot lead at present"),
     "no_copy": (409, "No copy to this node is under way"),
-    "not_confirmed": (409, "A recovery without a majority may lose calls, and has to be confirmed"),
+    "not_confirmed": (409, "A recovery without a majority may lose calls, and must be confirmed"),
     "leader_alive": (409, "A leader is known: a majority is alive"),
     "no_such_voter": (409, "The node does not vote, and may lack acknowledged calls"),
     "quorum_reachable": (409, "The nodes that are connected can elect a leader"),
@@ -76,12 +76,12 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
 """Code -> (status, title). RFC 9457's `title` is the same for every problem of a type."""
 
 PLACE_FORGOTTEN: Final = (
-    "file and line are no part of the outcome, and not known here any more: see the server's log of that time, "
-    "event procedure_failed with this txn_id"
+    "file and line are not part of the outcome, and this server no longer knows them; see event procedure_failed with this "
+    "txn_id in the log of the server that ran the call"
 )
 SKIP_FORGOTTEN: Final = (
-    "why it was left out is no part of the outcome, and not known here any more: see the server's log of that time, event "
-    "call_skipped, or the SKIP that `cmdlog log dump` shows; or the report of the recovery that set it aside"
+    "why it was skipped is not part of the outcome, and this server no longer knows it; see event call_skipped in the log of the "
+    "server at that time, the SKIP that `cmdlog log dump` shows, or the report of the recovery that skipped it"
 )
 OUTCOME_CODES: Final[Mapping[int, str]] = {
     Status.ABORTED: "aborted",
@@ -90,7 +90,7 @@ OUTCOME_CODES: Final[Mapping[int, str]] = {
     Status.SESSION_EXPIRED: "session_expired",
     Status.SESSIONS_FULL: "sessions_full",
 }
-LISTED_MAX: Final = 32  # problems of one request that are listed: a body of a MiB can have 100,000, which nobody reads
+LISTED_MAX: Final = 32  # problems of one request that are listed: a body of a MiB can have 100,000, which no one reads
 SESSIONS_FULL_RETRY_S: Final = 60  # keys expire by the hour, not by the second
 
 Headers = list[tuple[bytes, bytes]]

@@ -109,7 +109,7 @@ def check_origin(picked: Picked, *, authenticated: bool) -> None:
 
 
 def check_host(picked: Picked) -> None:
-    """Refuses what a page of another site asks for: for servers that ask nobody for a credential. Raises: Problem.
+    """Refuses what a page of another site asks for: for servers that need no credential. Raises: Problem.
 
     A page's own name can be made to resolve to loopback (DNS rebinding); the browser then takes our answers for that page's, and
     sends no Origin with a GET. HTTP/1.0 may come without a name; no browser speaks it.
@@ -118,10 +118,15 @@ def check_host(picked: Picked) -> None:
     Sec-Fetch-Site. One from another port of this machine passes: its owner needs no browser to connect.
     """
     if picked.get(FETCH_SITE, OWN_SITES[0]) not in OWN_SITES:
-        raise Problem("forbidden", "a page of another site asks for this, and there is no token file; open the address itself")
+        raise Problem(
+            "forbidden",
+            "the request comes from a page of another site, and the server has no token file; open the address directly",
+        )
     host = picked.get(HOST)
     if host is not None and not _is_loopback(host):
-        raise Problem("forbidden", "the Host header names no loopback address; without a token file only those are served")
+        raise Problem(
+            "forbidden", "the Host header is not a loopback address; without a token file only loopback addresses are served"
+        )
 
 
 @lru_cache(maxsize=64)  # a client sends the same one again and again
@@ -210,7 +215,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int) -> byte
     """The whole body. Raises: Problem (too_large, body_timeout); ConnectionError when the client is gone.
 
     One that is stated to be too large is not waited for, nor is the rest of one that has become so: the connection takes what
-    its client still sends. How long a body may take is its affair, too: its `receive` raises TimeoutError.
+    its client still sends. It also limits how long a body may take: its `receive` raises TimeoutError.
     """
     if stated_bytes(scope) > limit_bytes:
         raise body_too_large(limit_bytes)

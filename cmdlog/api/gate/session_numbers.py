@@ -128,6 +128,6 @@ def _problem_of(number: int, floor: int, window: int) -> str:
     if number > NUMBER_MAX:
         return f"number {number} must be at most {NUMBER_MAX}"
     return (
-        f"number {number} must be above the floor {floor} by at most {window} (session_window): so many outcomes are kept of a "
-        f"session. Raise `floor` as outcomes arrive; a cmdlog client takes `session_window={window}`"
+        f"number {number} must be above the floor {floor} by at most {window} (session_window): a session keeps that many "
+        f"outcomes. Raise `floor` as outcomes arrive; a cmdlog client accepts `session_window={window}`"
     )

@@ -3,7 +3,7 @@
 A batch is a stream, which may not end for hours: its span has a child per group of calls that were answered together, with the
 stages of the last of them, for the first `GROUPS_TRACED` groups; the others are counted.
 
-One rule: the application chooses. Without `opentelemetry-api`, or without a tracer provider that somebody has configured
+One rule: the application chooses. Without `opentelemetry-api`, or without a configured tracer provider
 (`opentelemetry-instrument cmdlog serve …`), there is nothing here, and a call costs nothing more.
 
 A stage's times are those of its batch, as in the log of slow calls: queue, log, commit, execute, settle. They end with the answer

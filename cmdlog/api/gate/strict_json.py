@@ -161,7 +161,7 @@ _read: Final[list[Any]] = []  # lists and dicts of the long text that is being r
 
 
 def read_resting(read: Callable[[bytes], T], text: bytes) -> T:
-    """What `read` makes of a text. If it raises, the values are freed in steps, too. One thread."""
+    """What `read` makes of a text. If it raises, the values are freed in steps as well. One thread."""
     try:
         return read(text)
     except Exception:

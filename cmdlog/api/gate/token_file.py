@@ -7,7 +7,7 @@ One rule: a line that is not understood is an error with its number; no one is a
 ends a line, the last one too, so that a file that was cut is refused: without its fourth word, a credential would be valid for
 ever. Characters at which some programs break lines, and others do not, are refused.
 
-A token is 256 bits of chance, so nobody finds it by trying, and a plain fast hash is right: a slow, salted one protects secrets
+A token is 256 bits of chance, so it cannot be guessed, and a plain fast hash is right: a slow, salted one protects secrets
 that people choose, and would cost every request what it costs an attacker. Lines of the same name are several tokens of one
 credential: that is how a token is replaced without a gap. A token itself is never in the file.
 """
@@ -112,7 +112,7 @@ def read_file(path: Path) -> bytes:
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise BadTokenFile(f"has mode {mode:04o}: others may write credentials into it; look at them, then `chmod 600`")
+            raise BadTokenFile(f"has mode {mode:04o}: other users may write to it; check its credentials, then `chmod 600`")
         return file.read(FILE_BYTES_MAX + 1)
 
 
@@ -125,7 +125,7 @@ def parse_file(data: bytes) -> TokenFile:
     if not any(map(str.strip, lines)):
         raise BadTokenFile("is empty")
     if lines[-1]:
-        raise BadTokenFile("has no end: the file may have been cut; end the line if it is whole", len(lines))
+        raise BadTokenFile("has no line end: the file may have been cut; add one if the line is complete", len(lines))
     stated = [(number, words) for number, line in enumerate(lines, 1) if (words := line.split()) and not words[0].startswith("#")]
     if len(stated) > CREDENTIALS_MAX:
         raise BadTokenFile(f"holds more than {CREDENTIALS_MAX} tokens")
@@ -144,7 +144,9 @@ def _text_of(data: bytes) -> str:
     if len(data) > FILE_BYTES_MAX:
         raise BadTokenFile(f"has more than {FILE_BYTES_MAX} bytes")
     if (strange := STRANGE.search(data)) is not None:
-        raise BadTokenFile("has a byte that is neither visible ASCII nor a blank", data[: strange.start()].count(b"\n") + 1)
+        raise BadTokenFile(
+            "contains a byte that is neither visible ASCII nor white space", data[: strange.start()].count(b"\n") + 1
+        )
     return data.decode("ascii")
 
 

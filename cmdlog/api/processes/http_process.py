@@ -203,7 +203,7 @@ STAGES: Final = b'{"stages":'
 
 
 class ProcessCalls(ForwardedCalls):
-    """Of one link."""
+    """The calls of one link."""
 
     def __init__(self, node: Node) -> None:
         placing = Placing(node.call_encoded, lambda confirmed: confirmed(True), node.clock.observe, node.trace_of)

@@ -14,11 +14,11 @@ from typing import Any, Final
 import orjson
 import structlog
 import uvloop
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.connections.connection_registry import ConnectionRegistry
-from cmdlog.api.connections.http_parser import Headers, Request
+from cmdlog.api.connections.http_parser import Headers
 from cmdlog.api.connections.http_server import HttpServer, connections_allowed, leave_clients, make_config
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.api.gate.request import PREFER
@@ -57,14 +57,25 @@ def serve_as_process(settings: Settings, *, listener: socket.socket, control: so
         loop.run(process.run(control, calls))
 
 
-class Decider:
-    """Which requests are answered here: calls that need nothing of the node but to be run."""
+class NearApp:
+    """The ASGI application of an HTTP process, and its calls below ASGI (`quick`).
 
-    def __init__(self) -> None:
+    What is answered here are calls that need nothing of the node but to be run; everything else is relayed.
+    """
+
+    def __init__(self, api: Api, relay: ASGIApp) -> None:
+        self._api, self._relay = api, relay
         self._node: NodeLink | None = None  # while there is code
+        self.quick = QuickCalls(api.service, api.admit_call, self.answers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        near = self.answers(scope["method"], scope["path"], scope["query_string"], scope["headers"])
+        await (self._api if near else self._relay)(scope, receive, send)
 
     def answer_by(self, node: NodeLink | None) -> None:
-        """Calls go by this link from now on; None: the node answers them, too."""
+        """Calls go by this link from now on; None: the node answers them as well."""
         self._node = node
 
     def answers(self, method: str, path: str, query: bytes, headers: Headers) -> bool:
@@ -76,32 +87,6 @@ class Decider:
         return known and not any(name == PREFER and b"redirect" in value.lower() for name, value in headers)
 
 
-class NearCalls(QuickCalls):
-    """`cmdlog.api.routes.call.QuickCalls`, of those that are answered here."""
-
-    def __init__(self, api: Api, decider: Decider) -> None:
-        super().__init__(api.service, api.admit_call)
-        self._decider = decider
-
-    def takes(self, request: Request, body_bytes: int) -> bool:
-        return super().takes(request, body_bytes) and self._decider.answers(
-            request.method, request.path, request.query, request.headers
-        )
-
-
-class NearApp:
-    """The ASGI application of an HTTP process."""
-
-    def __init__(self, api: Api, relay: RelaySender, decider: Decider) -> None:
-        self._api, self._relay, self._decider = api, relay, decider
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        near = self._decider.answers(scope["method"], scope["path"], scope["query_string"], scope["headers"])
-        await (self._api if near else self._relay)(scope, receive, send)
-
-
 class HttpProcessMain:
     """One process, in its own event loop."""
 
@@ -109,16 +94,17 @@ class HttpProcessMain:
         self._settings, self._listener = settings, listener
         self._api = create_app(None, settings)
         self._service = self._api.service
-        self._session, self._decider = LinkSession(), Decider()
+        self._session = LinkSession()
         self._control, self._calls = new_connection(), new_connection()
         self._relay = RelaySender(self._control.write)
+        self._near = NearApp(self._api, self._relay)
         self._roster = ConnectionRegistry(
-            NearApp(self._api, self._relay, self._decider),
+            self._near,
             settings,
             connections_max=connections_allowed(settings),
             certificate=Certificate(settings) if settings.tls_cert_file is not None else None,
             streams=frozenset((BATCH,)),
-            quick=NearCalls(self._api, self._decider),
+            quick=self._near.quick,
             front=self._service.front,
             name_of=self._api.name_of,
         )
@@ -143,7 +129,7 @@ class HttpProcessMain:
         self._service.close()
 
     def _link_over(self) -> None:
-        """Nobody can be answered any more; those that wait learn so."""
+        """No request can be answered any longer; those that wait are ended."""
         if (error := self._control.error) is not None:
             logger.error("link_over", why=full_text(error))
         self._relay.end()
@@ -176,11 +162,11 @@ class HttpProcessMain:
         except ProceduresError as error:
             problem = full_text(error)
             logger.error("code_not_loaded", catalog_version=told["version"], reason=problem)
-            self._decider.answer_by(None)
+            self._near.answer_by(None)
         else:
             node = self._node or self._join_node(told)
             node.serve_code(db, told["version"])
-            self._decider.answer_by(node)
+            self._near.answer_by(node)
             settle_garbage_collection()
         self._control.write(encode_link_frame(LinkFrameKind.SERVES, problem.encode(), told["version"]))
 

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 from cmdlog.api.processes.http_process import HttpProcess, ProcessGround
 from cmdlog.api.processes.process_stats import LostCounts, ProcessStats
 from cmdlog.api.routes.batch import CALLED
+from cmdlog.api.routes.service import Fronts
 from cmdlog.child_process import describe_late_start
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.node.settings import TABLE, Settings
@@ -45,8 +46,8 @@ class ProcessNotStarted(OperatorError, RuntimeError):
     """An HTTP process does not serve."""
 
 
-class ProcessSet:
-    """`cmdlog.api.routes.service.Fronts`. Only the event loop's thread."""
+class ProcessSet(Fronts):
+    """Only the event loop's thread."""
 
     def __init__(self, application: ASGIApp, front: RequestStats, settings: Settings, module: str) -> None:
         """`application` and `front` are the node's; `module` is the program of a process."""

@@ -76,7 +76,7 @@ class BatchStream:
         self._preferred = preferred_durability(incoming.headers.get(PREFER), self._node.durabilities_offered)
         session = incoming.headers.get(SESSION)
         if IDEMPOTENCY_KEY in incoming.headers:
-            raise invalid([("Idempotency-Key", "names one call; of a batch each line has its own `key`")])
+            raise invalid([("Idempotency-Key", "names a single call; in a batch each line has its own `key`")])
         self._session = None if session is None else window_of_lines(self._scope, session)  # of lines that do not say themselves
         self._name_line = line_names(self._session or (b"", 0), self._settings.session_window)
         self._receive, self._send = receive, send

@@ -81,7 +81,7 @@ class LineSplitter:
 class Group:
     """Consecutive lines of one chunk. `slots` holds a line's answer once it is known, in the order of the lines.
 
-    Invariant: `room_bytes` of `unread` are held from `hold` until the answers are sent, or all are there and nobody wants them.
+    Invariant: `room_bytes` of `unread` are held from `hold` until the answers are sent, or all are there and not wanted.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Group:
                     self._ended(self)
 
     def _find_room(self, place: int, answer: CallOutcome, size: int) -> Reply:
-        """The answer, or what is left of it when nobody wants it or there is no room."""
+        """The answer, or what is left of it when it is not wanted or there is no room."""
         if size <= LINE_BYTES:
             return answer
         if not self._unwanted and self._unread.take_share(self._caller, more := self._bytes - self.room_bytes):
@@ -162,7 +162,7 @@ class Group:
         self._unread.give_back(self._caller, spare)
 
     def end(self) -> None:
-        """The answers are sent, or nobody wants them."""
+        """The answers are sent, or not wanted."""
         self._unwanted = True
         if not self.missing:
             self._keep_room(0)

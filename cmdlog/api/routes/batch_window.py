@@ -1,6 +1,6 @@
 """How many calls of one stream wait in the node: enough to keep it busy, too few to make others wait for long.
 
-One rule: a call of somebody else on the same partition queues after what streams have placed there, so a stream places no more
+One rule: a call of another client on the same partition queues after what streams have placed there, so a stream places no more
 than the node answers in about `QUEUE_S`. That speed is unknown beforehand: a stream starts with a small window, which
 grows with every group that was answered in time and shrinks when one was late, at most once per window (congestion control by
 delay, as TCP Vegas has it: Brakmo and Peterson, 1995). Streams that share a partition see the same queue, and so share its room.
@@ -23,7 +23,7 @@ SLACK: Final = 1.5  # < 2: halving the window must show a quicker answer than th
 MEMORY_S: Final = 10.0
 WINDOW_CALLS_FIRST: Final = 256
 WINDOW_CALLS_MIN: Final = 32  # still a group that is worth its block
-CALLS_ALONE: Final = 8192  # of all streams together, while nobody else calls
+CALLS_ALONE: Final = 8192  # of all streams together, while there are no other calls
 ALONE_S: Final = 1.0  # without a call of anybody else
 SHRINK_MAX: Final = 0.05  # of the window, at once
 RESULT_BYTES_FIRST: Final = 256 << 10  # of a procedure's result, until one is known
@@ -69,7 +69,7 @@ class BatchTraffic:
             self.streams -= 1
 
     def room_alone(self, calls: int, now_s: float) -> int:
-        """What each stream may place while nobody but streams calls; 0 when somebody does. `calls` were answered beside them."""
+        """What each stream may place while only streams call; else 0. `calls` is how many single calls were answered so far."""
         calls += self._elsewhere_calls
         if calls != self._calls:
             self._calls, self._called_s = calls, now_s

@@ -134,7 +134,7 @@ def prepare(service: Service, incoming: Incoming, node: CallTaker, route: Route,
     txn = echoed_txn(headers.get(TXN))
     stale = wants_stale(incoming.query)
     if stale and not route.read_only:
-        raise invalid([("consistency", "`stale` is for procedures that only read")])
+        raise invalid([("consistency", "`stale` is only for read-only procedures")])
     return Prepared(
         node, route, params, key, txn, preferred_durability(headers.get(PREFER), node.durabilities_offered), began, stale
     )
@@ -214,7 +214,7 @@ def take_room(service: Service, incoming: Incoming, call: Prepared, reply: Reply
 
 def no_room(unread: Shares, caller: str, size: int) -> str:
     """Why a result of this size has no room."""
-    held = f"the answers that this credential leaves unread take {unread.held.get(caller, 0)} of {unread.whole} bytes"
+    held = f"unread answers of this credential take {unread.held.get(caller, 0)} of {unread.whole} bytes"
     return f"there is no room for a result of {size} bytes: {held}"
 
 
@@ -255,12 +255,17 @@ class QuickCalls:
 
     reads = READ
 
-    def __init__(self, service: Service, admit_call: AdmitCall) -> None:
-        self._service, self._admit_call = service, admit_call
+    def __init__(
+        self, service: Service, admit_call: AdmitCall, answers: Callable[[str, str, bytes, Headers], bool] | None = None
+    ) -> None:
+        """`answers`: whether this process answers a request, by method, path, query and headers; None: it answers all."""
+        self._service, self._admit_call, self._answers = service, admit_call, answers
 
     def takes(self, request: Request, body_bytes: int) -> bool:
         """Whether the request is a call whose body is read at once."""
-        return body_bytes <= LARGE_BODY_BYTES and request.method == "POST" and request.path.startswith(PROCEDURES)
+        if body_bytes > LARGE_BODY_BYTES or request.method != "POST" or not request.path.startswith(PROCEDURES):
+            return False
+        return self._answers is None or self._answers(request.method, request.path, request.query, request.headers)
 
     def begin_call(self, request: Request, body: bytes, cycle: CallCycle) -> None:
         """Serves one call: the cycle is answered once, now or later, in this thread."""

@@ -61,9 +61,11 @@ class ChangeRequest(ClosedObject):
 
     peer: str | None = absent("host:port for the other nodes; of a node that is added")
     client: str | None = absent("URL for clients; of a node that is added")
-    base: Annotated[int, Field(ge=0, lt=1 << 63)] | None = absent("the version that was seen: refused if it is another one now")
-    force: bool = absent("also where acknowledged calls may be lost; recorded for ever")
-    plan: bool = absent("says what it would mean, and changes nothing")
+    base: Annotated[int, Field(ge=0, lt=1 << 63)] | None = absent(
+        "the version that the caller has seen; refused if it has changed"
+    )
+    force: bool = absent("also where acknowledged calls may be lost; this is recorded permanently")
+    plan: bool = absent("reports what the change would do, and changes nothing")
 
 
 class SurvivingNode(ClosedObject):
@@ -82,8 +84,8 @@ class RecoveryRequest(ClosedObject):
     """The body of a recovery without a majority."""
 
     yes_lose: bool = absent("confirms that acknowledged calls may be lost; refused without it")
-    survivors: list[SurvivingNode] = absent("other nodes that are left: refused where one of them holds more")
-    force: bool = absent("also from a lesser survivor, and where a majority is connected")
+    survivors: list[SurvivingNode] = absent("other nodes that are left; refused if one of them has more data")
+    force: bool = absent("also if another survivor has more, or a majority is connected")
 
 
 class QuorumStage(OpenObject):
@@ -94,7 +96,7 @@ class QuorumStage(OpenObject):
     learners: list[int]
     quorum: int
     live: list[int]
-    survives: int = Field(description="so many live voters may be lost until nothing is committed")
+    survives: int = Field(description="how many live voters may be lost before commits stop")
 
 
 class ChangePlan(OpenObject):
@@ -109,9 +111,9 @@ class ChangeAnswer(OpenObject):
 
     kind: str
     node: int
-    state: str = Field(description="of the node; empty: the cluster has none such")
+    state: str = Field(description="of the node; empty: not in the cluster")
     version: Count
-    already: bool = Field(description="it is done, or under way")
+    already: bool = Field(description="it was done before, or is running")
     plan: ChangePlan
 
 
@@ -152,8 +154,8 @@ class MemberStatus(OpenObject):
     peer: str
     client: str
     incarnation: str = Field(description="of its disk, in hexadecimal; empty: not known")
-    former: list[str] = Field(description="lives of its disk that are over")
-    forced: bool = Field(description="an operator has overruled a check once")
+    former: list[str] = Field(description="earlier lives of its disk")
+    forced: bool = Field(description="an operator has overruled a check")
 
 
 class FailureSetStatus(OpenObject):
@@ -161,7 +163,7 @@ class FailureSetStatus(OpenObject):
 
     sequence: Count | None
     nodes: list[int]
-    history: list[AnyObject] = Field(description="every set that this node knows, oldest first")
+    history: list[AnyObject] = Field(description="every known set, oldest first")
 
 
 class MemberList(OpenObject):
@@ -170,7 +172,7 @@ class MemberList(OpenObject):
     version: Count = Field(description="for `base` of a change")
     leader: int | None
     operation: AnyObject | None = Field(description="the change that is under way")
-    waits: str = Field(description="why the leader does nothing about it at present; empty: it does")
+    waits: str = Field(description="why the leader is not carrying it out at present; empty: it is")
     members: list[MemberStatus]
     failure_set: FailureSetStatus
     copies: list[CopyStatus]

@@ -267,7 +267,7 @@ async def _answer_problem(request: Request, problem: Exception) -> Response:
 
 
 async def _answer_nobody(_: Request, __: Exception) -> Response:
-    """The client has left: whatever is answered, nobody gets it."""
+    """The client has left, so this answer goes nowhere."""
     return Response(status_code=400)
 
 

@@ -29,10 +29,12 @@ class DeployRequest(ClosedObject):
     """The body of a deploy: code, or a former version."""
 
     bundle: AnyObject = absent("modules, statements and procedures, as `cmdlog deploy` makes it of an application")
-    rollback: bool = absent("the code of a former version, instead of a bundle")
-    to: Annotated[int, Field(ge=1, le=VERSION_MAX)] = absent("with `rollback`: which version; else the one before the newest")
-    migrate: bool = absent("also where calls have to pause meanwhile: migrations, and what rows may stand in the way of")
-    plan: bool = absent("checks all, says what it would change, and changes nothing")
+    rollback: bool = absent("the code of an earlier version, instead of a bundle")
+    to: Annotated[int, Field(ge=1, le=VERSION_MAX)] = absent(
+        "with `rollback`: the version; without it, the one before the newest"
+    )
+    migrate: bool = absent("also if calls have to pause: for migrations, and for changes that existing rows may prevent")
+    plan: bool = absent("checks everything, reports what would change, and changes nothing")
 
 
 class DeployResult(ClosedObject):
@@ -42,9 +44,9 @@ class DeployResult(ClosedObject):
     changed: bool = Field(description="false: that code runs already")
     partitions: dict[str, list[str]] = Field(description="partition -> SQL that changes its tables; those unchanged are left out")
     migrations: list[str] = Field(description="that run")
-    pauses: str = Field(description="of a plan: why calls have to pause; empty where they need not")
-    instead: str = Field(description="of a plan: what to do where a deploy would be refused, since calls never pause for one")
-    former_cannot_run: str = Field(description="of a plan: why the former code could not serve the new tables; empty if it could")
+    pauses: str = Field(description="of a plan: why calls have to pause; empty if they do not")
+    instead: str = Field(description="of a plan: what to do if a deploy would be refused, since calls never pause for one")
+    former_cannot_run: str = Field(description="of a plan: why the present code could not use the new tables; empty if it could")
     steps: dict[str, list[tuple[str, str, int, float]]] = Field(
         description="of a plan with migrations: partition -> migration, SQL, rows and seconds of each step on a copy"
     )

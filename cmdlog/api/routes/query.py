@@ -1,6 +1,6 @@
 """`POST /v1/query`: read-only SQL, run in a process of its own.
 
-One rule: a query holds back nobody else. Each credential runs `queries_max` at a time, and all together one more, which is for a
+One rule: a query delays no other. Each credential runs `queries_max` at a time, and all together one more, which is for a
 credential that has fewer. Those that wait get their turn in rotation over the credentials, within `query_timeout_s`; one whose
 caller has left is ended.
 
@@ -43,7 +43,7 @@ RESERVE_TURNS: Final = 1  # beyond those of one credential
 class Turns:
     """Who runs a query, or has a large body read, and who is next. Only the event loop's thread.
 
-    Invariant: a turn holds its bytes of `shares`; nobody waits whose turn could begin.
+    Invariant: a turn holds its bytes of `shares`; none waits whose turn could begin.
     """
 
     def __init__(self, shares: Shares, *, each: float = inf) -> None:

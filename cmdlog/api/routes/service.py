@@ -82,30 +82,18 @@ class CallTaker(Protocol):
     def stages_of(self, txn_id: int) -> dict[str, float]: ...
 
 
-class Fronts(Protocol):
-    """HTTP processes beside the node, as far as its routes know of them."""
+class Fronts:
+    """HTTP processes beside the node, as far as its routes know of them. These are none: HTTP is in the node's process."""
 
     def describe(self) -> dict[str, Any]:
         """For the status."""
+        return {}
 
     async def gather_counts(self) -> None:
         """What they have counted so far is counted here."""
 
     async def follow_code(self) -> None:
         """They serve the code that the node serves."""
-
-
-class NoFronts:
-    """HTTP in the node's process."""
-
-    def describe(self) -> dict[str, Any]:
-        return {}
-
-    async def gather_counts(self) -> None:
-        return
-
-    async def follow_code(self) -> None:
-        return
 
 
 class Service:
@@ -132,7 +120,7 @@ class Service:
         self.snapshot_turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
         self.traffic = BatchTraffic()
         self.spans = make_call_spans()
-        self.fronts: Fronts = NoFronts()
+        self.fronts = Fronts()
         self._node: Node | None = None
         self._calls: CallTaker | None = None
         self._lock = threading.Lock()
@@ -167,7 +155,7 @@ class Service:
         self.progress = progress
 
     def begin_stop(self) -> None:
-        """The server stops: nothing is ready any more. In the event loop's thread.
+        """The server stops and is not ready from now on. In the event loop's thread.
 
         Streams take lines for a while, so that those of ordinary length end by themselves; the others end with an answer to each
         line that was read, before the time is up.
@@ -181,7 +169,7 @@ class Service:
 
     @contextlib.contextmanager
     def viewing(self, caller: str) -> Iterator[None]:
-        """Somebody with this credential looks at the status page. Raises: Problem, when too many do."""
+        """A viewer of the status page with this credential. Raises: Problem, when too many do."""
         if not self.viewers.take_share(caller, 1):
             shown = self.viewers.held.get(caller, 0)
             raise Problem("not_ready", f"{shown} status pages are being served to this credential", retry_after_s=1)
@@ -228,7 +216,9 @@ class Service:
                 await self.body_room.take_turn(caller, size)
             awaits(inf)
         except TimeoutError:
-            raise Problem("not_ready", "bodies of the credential take all the room that it may have", retry_after_s=1) from None
+            raise Problem(
+                "not_ready", "the request bodies of this credential already use its whole share of memory", retry_after_s=1
+            ) from None
         try:
             yield
         finally:
@@ -251,7 +241,7 @@ class Service:
         return data if ADMIN in caller.roles else conceal(data, self.front.paths)
 
     def leader_elsewhere(self) -> str:
-        """URL of the node that takes calls in place of this one; "" when this one does, or nobody is known to."""
+        """URL of the node that takes calls in place of this one; "" when this one does, or none is known."""
         refusal = None if self._node is None else self._node.sequencer.admission.refusal
         return "" if refusal is None else str(refusal.more().get("leader", ""))
 
@@ -269,7 +259,7 @@ async def send_problem(send: Send, problem: Problem) -> None:
 
 
 def headers_of_problem(problem: Problem, body: bytes) -> Headers:
-    """Of an answer that may come before the request's body has."""
+    """Headers of an answer that may come before the request's body has."""
     headers = problem.headers(body)
     if problem.status in (408, 413):
         headers.append((b"connection", b"close"))  # what is left of the body must not be read as the next request
