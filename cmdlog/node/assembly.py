@@ -82,11 +82,6 @@ class NodeGround:
     first_site: FirstSite = SiteChild.spawn
     run_upto: Mapping[int, int] | None = None  # index up to which each state holds all; None: this node votes alone
 
-    @property
-    def writes_lone_calls(self) -> bool:
-        """Whether the event loop's thread may write calls that are alone: what is durable is committed, and all wait for it."""
-        return self.run_upto is None and not self.inline and self.settings.durability == "sync"
-
 
 @contextlib.contextmanager
 def closed_on_failure(wal: Log) -> Iterator[None]:

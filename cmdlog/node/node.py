@@ -35,7 +35,7 @@ from cmdlog.node.placing.router import Encoded, Placed, Router
 from cmdlog.node.placing.stale_reads import StaleReads
 from cmdlog.node.queries.query import QueryResult, RunQuery, run_query
 from cmdlog.node.scrub.log_comparison import ScrubPeers
-from cmdlog.node.sequencing.log_wakeup import make_waker
+from cmdlog.node.sequencing.log_wakeup import LogWakeup
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.partition_health import Troubles
@@ -99,7 +99,7 @@ class Node:
             checks=self._checks, troubles=self._desk.troubles, failures=parts.failures,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
-        self._waker = make_waker(self._wal, self.sequencer, lone=ground.writes_lone_calls)
+        self._waker = LogWakeup(self._wal.kick)
         self._opened = threading.Event()  # the log has what the start adds, or it failed
         self._housekeeping = Housekeeping(
             directory, self.sequencer, self._snapshots, self._keys, speeds,
@@ -208,7 +208,6 @@ class Node:
         self.sequencer.abandon(NotReady("the node has stopped"), "the node stopped before the call was answered")
         if self.error is None:
             Trust(self._files, self.directory).seal(range(self.settings.partitions), hurried)
-        self._waker.close()
         self._wal.close()
 
     def _drain(self, timeout_s: float, hurried: Callable[[], bool]) -> None:

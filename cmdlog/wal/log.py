@@ -215,22 +215,6 @@ class Log:
         """
         return self._running.run_turn(beside)
 
-    def start_turn(self) -> bool:
-        """Takes a block and gives it to the disk in the calling thread, which waits for nothing; False where that is impossible.
-
-        The block is acknowledged when `land` is called, after its end was announced (`notify`). Raises: Wedged.
-        """
-        return self._running.start_turn()
-
-    def notify(self, eventfd: int) -> bool:
-        """After `start`: the end of what `start_turn` gives to the disk is announced there. False: it would give nothing."""
-        return self._running.notify(eventfd)
-
-    def land(self) -> None:
-        """Acknowledges what was announced."""
-        if self._ring is not None:
-            self._ring.land()
-
     def run_background_work(self) -> None:
         """What the background threads do: recycles, prepares files, syncs what is only written, seals when nothing is in flight.
 

@@ -138,7 +138,7 @@ def test_a_caller_in_the_window_of_a_wedge_is_told_once(tmp_path: Path, monkeypa
         raise Wedged("planted")
 
     ring = node._wal._running
-    wait_for(lambda: not (ring._turn or ring._kicked or ring.status()["in_flight"]))
+    wait_for(lambda: not (ring._turn.held or ring._turn.wanted or ring.status()["in_flight"]))
     monkeypatch.setattr(node._wal, "run_turn", wedged)
     monkeypatch.setattr(node._wal, "kick", wedged)
     monkeypatch.setattr(node.sequencer._pipelines, "log", replace(node.sequencer._pipelines.log, kick=wedged))

@@ -5,7 +5,6 @@ thread that must finishes it first.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import threading
 from collections.abc import Callable
@@ -188,9 +187,9 @@ def test_a_pool_thread_writes_after_a_block_that_another_one_is_landing(monkeypa
     def note(operation: Operation) -> None:
         written[0] += "/log/seg-" in operation.path and operation.kind == "pwrite"
 
-    def note_landing(writes: BlockWrites, *, announced: bool = False) -> None:
+    def note_landing(writes: BlockWrites) -> None:
         landing[0] += 1
-        land(writes, announced=announced)
+        land(writes)
 
     def call_another() -> None:
         files.meanwhile = lambda: None
@@ -279,115 +278,6 @@ def test_the_real_log_lands_beside_its_pool(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_thread_that_must_not_wait_gives_a_block_to_the_disk() -> None:
-    """Nothing is acknowledged before the block has landed, which is announced; then everything is."""
-    files, source = sim(), ListSource()
-    log = started(files, source)
-    eventfd = os.eventfd(0, os.EFD_NONBLOCK)
-    assert log.notify(eventfd)
-    source.put(1)
-    assert log.start_turn()
-    assert (source.written_numbers, source.acknowledged) == ([1], [])
-    assert os.eventfd_read(eventfd) == 1
-    assert numbers_in(started(files.power_cut(random.Random(0), "none"), ListSource())) == []
-    log.land()
-    assert source.acknowledged == [1]
-    log.land()  # announced for one that another thread has landed: nothing is left to do
-    assert source.acknowledged == [1]
-    assert not log.start_turn(), "nothing to take"
-    log.close()
-    os.close(eventfd)
-
-
-class SlowWriter(SimDirectWriter):
-    """Its writes end when the test says so."""
-
-    ended = True
-
-    def has_ended(self) -> bool:
-        return SlowWriter.ended
-
-
-class SlowFiles(SimFiles):
-    """Whose direct writer takes its time."""
-
-    def open_direct_writer(self) -> SlowWriter:
-        return SlowWriter(self)
-
-
-def test_an_announcement_that_comes_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread has landed its block, and the next one is on its way: a loop's thread must not wait for that one."""
-    files, source = SlowFiles(), ListSource()
-    create(files)
-    log = started(files, source)
-    source.put(1)
-    assert log.start_turn()
-    monkeypatch.setattr(SlowWriter, "ended", False)
-    log.land()
-    assert source.acknowledged == []
-    monkeypatch.setattr(SlowWriter, "ended", True)
-    with log._running._writes._landing:  # another thread waits for it
-        log.land()
-    assert source.acknowledged == []
-    log.land()
-    assert source.acknowledged == [1]
-    log.close()
-
-
-def test_it_takes_no_turn_while_anything_is_in_flight() -> None:
-    """The next block is for the pool, or for it once the first has landed."""
-    files, source = sim(), ListSource()
-    log = started(files, source)
-    source.put(1)
-    assert log.start_turn()
-    source.put(2)
-    assert not log.start_turn()
-    assert not log.run_turn(lambda: None)
-    log.land()
-    assert log.start_turn()
-    log.land()
-    assert source.acknowledged == [1, 2]
-    log.close()
-
-
-def test_a_block_that_cannot_be_started_is_written_by_the_keeper() -> None:
-    """Its thread takes it, and must not write it: for a lax call, say."""
-    files, source = sim(), WaitSource()
-    log = started(files, source, threads=2, lax=True)
-    for number in range(5):
-        source.put(number)
-        if not log.start_turn():  # the segment is full
-            log.kick()
-        source.wait(lambda number=number: source.acknowledged == list(range(number + 1)))  # type: ignore[misc]
-    log.close()
-    again = Log.open(files, NODE, generation=generations(7000))
-    assert numbers_in(again) == list(range(5))
-
-
-def test_closing_lands_what_was_given_to_the_disk() -> None:
-    """Also when nobody calls `land` any more."""
-    files, source = sim(), WaitSource()
-    log = started(files, source, threads=2)
-    source.put(1)
-    assert log.start_turn()
-    log.close()
-    assert source.acknowledged == [1]
-
-
-def test_a_failed_write_of_a_loop_wedges_the_log() -> None:
-    """`land` reports it as any other thread does."""
-    files, source = sim(), ListSource()
-    log = started(files, source)
-    source.put(1)
-    files.fail_at(1, Fault.IO_ERROR, kinds=frozenset({"fdatasync"}))
-    assert log.start_turn()
-    log.land()
-    assert source.acknowledged == []
-    assert len(source.errors) == 1
-    with pytest.raises(Wedged):
-        log.start_turn()
-
-
 def test_a_block_beside_a_late_sync_brings_nothing_else_to_the_disk() -> None:
     """While the sync of a block that was left is under way, a later one is not acknowledged before it."""
     files, source = sim(), ListSource()
@@ -404,7 +294,6 @@ def test_a_block_beside_a_late_sync_brings_nothing_else_to_the_disk() -> None:
             waiting[0] = True
             source.put(2)
             log.run_turn(lambda: None)
-            log.land()
             seen.append(list(source.acknowledged))
             dark = files.power_cut(random.Random(0), "none")
             assert set(source.acknowledged) <= set(numbers_in(started(dark, ListSource())))

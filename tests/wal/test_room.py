@@ -95,7 +95,7 @@ def test_records_that_wait_for_a_segment_are_written_when_one_is_let_go() -> Non
     for number in range(60):
         source.put(number, size=3000)
     log.kick()
-    source.wait(lambda: log._space.available == 0 and log._ring is not None and log._ring._turn)
+    source.wait(lambda: log._space.available == 0 and log._running._turn.held)
     held = len(source.acknowledged)
     assert held < 60
     for _ in range(20):

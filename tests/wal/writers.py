@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from cmdlog.wal.system.direct_write import DirectWriter
+from cmdlog.wal.system.write_thread import DirectWriter
 from tests.skips import NO_COMPILER, NO_DIRECT_WRITES
 
 PAGE = 4096

@@ -16,7 +16,6 @@
 #include <Python.h>
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -45,7 +44,6 @@ typedef struct {
     _Atomic uint32_t order;
     _Atomic int thread_sleeps, caller_waits;
     int fd;
-    int eventfd; /* its own: the thread may announce a write after its caller has seen the end of it, and closed theirs */
     size_t size;
     off_t offset;
     long result; /* bytes, or an error's negative number */
@@ -100,15 +98,9 @@ static void *serve(void *given)
         }
         ssize_t written = pwrite(self->fd, self->memory, self->size, self->offset);
         self->result = written < 0 ? -errno : written;
-        int eventfd = self->eventfd;
         atomic_store(&self->order, DONE);
         if (atomic_load(&self->caller_waits)) {
             wake(&self->order);
-        }
-        if (eventfd >= 0) {
-            uint64_t one = 1;
-            ssize_t announced = write(eventfd, &one, sizeof one);
-            (void)announced; /* it cannot be full */
         }
     }
 }
@@ -175,10 +167,6 @@ static void end_thread(WriteThread *self)
         Py_END_ALLOW_THREADS
     }
     self->runs = 0;
-    if (self->eventfd >= 0) {
-        close(self->eventfd);
-        self->eventfd = -1;
-    }
 }
 
 static int start_thread(WriteThread *self)
@@ -215,7 +203,6 @@ static PyObject *write_thread_new(PyTypeObject *type, PyObject *args, PyObject *
     if (self == NULL) {
         return NULL;
     }
-    self->eventfd = -1;
     self->pid = getpid();
     self->bytes_max = (size_t)bytes_max;
     char *memory = mmap(NULL, self->bytes_max, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -274,26 +261,6 @@ static PyObject *write_thread_start(WriteThread *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *write_thread_notify(WriteThread *self, PyObject *eventfd)
-{
-    long given = PyLong_AsLong(eventfd);
-    if ((given == -1 && PyErr_Occurred()) || !is_usable(self) || !await_end(self)) {
-        return NULL;
-    }
-    int own = self->eventfd; /* in its place: the announcement of an earlier write may still be due */
-    own = own < 0 ? fcntl((int)given, F_DUPFD_CLOEXEC, 0) : dup3((int)given, own, O_CLOEXEC);
-    if (own < 0) {
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    self->eventfd = own;
-    Py_RETURN_NONE;
-}
-
-static PyObject *write_thread_has_ended(WriteThread *self, PyObject *nothing)
-{
-    return PyBool_FromLong(!is_under_way(atomic_load(&self->order)));
-}
-
 static PyObject *write_thread_finish(WriteThread *self, PyObject *nothing)
 {
     int waits = is_under_way(atomic_load(&self->order));
@@ -311,8 +278,6 @@ static PyObject *write_thread_close(WriteThread *self, PyObject *nothing)
 
 static PyMethodDef write_thread_methods[] = {
     {"start", (PyCFunction)write_thread_start, METH_VARARGS, NULL},
-    {"notify", (PyCFunction)write_thread_notify, METH_O, NULL},
-    {"has_ended", (PyCFunction)write_thread_has_ended, METH_NOARGS, NULL},
     {"finish", (PyCFunction)write_thread_finish, METH_NOARGS, NULL},
     {"close", (PyCFunction)write_thread_close, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

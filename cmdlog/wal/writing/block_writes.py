@@ -1,7 +1,8 @@
 """Blocks on their way to the disk: written, synced, and reported to the watermarks.
 
-One rule: all blocks are written and synced in the threads that call, side by side, except one: a block that is *started* is on
-its way while its thread does other work. Until it has landed nobody writes to its file; a thread that must finishes it first.
+One rule: a block has one of two writers, and `start` decides which. One that is alone, and whose thread has other work, goes to
+the direct writer: it is *started*, and on its way during that work. All others are written and synced by the threads that took
+them, side by side. Until a started block has landed nobody else writes to its file; a thread that must finishes it first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.os_errors import wal_error
-from cmdlog.wal.system.direct_write import DirectWriter
+from cmdlog.wal.system.write_thread import DirectWriter
 from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock
 from cmdlog.wal.writing.thread_file import ThreadFile
@@ -65,52 +66,44 @@ class BlockWrites:
         except (WalError, OSError) as error:
             self._wedge(wal_error(error, f"writing {placed.path}"))
 
-    def start(self, placed: PlacedBlock) -> bool:
-        """Starts to make the block durable, if it is alone in flight; False: it must be written. Before the turn is passed.
+    def start(self, placed: PlacedBlock, *, lax: bool) -> bool:
+        """Gives the block to the direct writer, before the turn is passed on; False: its own thread must `write` it.
 
-        It is announced as written at once, on its way as it is: a kill leaves it to the kernel, a power cut may take it. So
-        nobody may be answered for it before it is durable.
+        This alone decides which of the two writes a block. One that is started is announced as written at once, on its way as
+        it is: a kill leaves it to the kernel, a power cut may take it. `lax`: somebody is answered when it is written.
         """
-        if self.in_flight != 1 or placed.number > self._window.wanted or self._window.open or self._marks.any_left:
-            return False  # what was left needs a sync of the whole file
+        if lax:
+            return False  # an answer may rest on it before it is durable: it must be in the page cache
+        if self.in_flight != 1:
+            return False  # another thread is writing to the file: syncs of several blocks take place side by side
+        if placed.number > self._window.wanted:
+            return False  # nobody waits for it: a later sync covers it
+        if self._window.open or self._marks.any_left:
+            return False  # its sync must cover those that were left, and a direct write makes only itself durable
         if placed.beside is not None:
-            return False  # its end is not that of its write alone
+            return False  # it counts when a vote is durable too
         direct = self._open_direct()
         if direct is None or not direct.can_start(placed.path, len(placed.data)):
-            return False
+            return False  # the system or the file has no such writes, or it is too long for one
         since = self._clock()
         direct.start(placed.data, placed.offset)
         self._note_written(placed)
         self._started = placed, since  # last: who lands it reports it as durable, which comes after that
         return True
 
-    def notify(self, eventfd: int) -> bool:
-        """From now on the end of the write of a block that was started is announced there; False: none ever is."""
-        direct = self._open_direct()
-        if direct is not None:
-            direct.notify(eventfd)
-        return direct is not None
-
-    def land(self, *, announced: bool = False) -> None:
-        """Waits for the block that was started, if one was and no other thread is faster, and finishes it.
-
-        `announced`: waits for nothing. Where another thread has landed the block, the next one may be on its way.
-        """
-        if not self._landing.acquire(blocking=not announced):
-            return  # a thread that waits for it finishes it
-        try:
+    def land(self) -> None:
+        """Waits for the block that was started, if one was and no other thread is faster, and finishes it."""
+        with self._landing:
             direct = self._direct
-            if self._started is None or direct is None or (announced and not direct.has_ended()):
+            if self._started is None or direct is None:
                 return
             (placed, since), seconds, failure = self._started, None, None
             self._started = None  # first: after a signal handler's exception no other thread waits for the same end
             try:
-                if direct.finish() or announced:  # else it may have ended long ago
+                if direct.finish():  # else it may have ended long ago
                     seconds = self._clock() - since
             except (WalError, OSError) as error:
                 failure = wal_error(error, f"writing {placed.path}")
-        finally:
-            self._landing.release()
         if failure is None:
             self._finish(placed, seconds, _ITSELF)
         else:

@@ -26,6 +26,7 @@ from cmdlog.wal.writing.segment_pool import Space
 from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
 from cmdlog.wal.writing.thread_file import ThreadFile
+from cmdlog.wal.writing.turn import Turn
 from cmdlog.wal.writing.watermarks import Gate, RecordSource, RingSettings, Watermarks
 
 LAND_AFTER_S: Final = 0.010  # a block that was started: its thread's work takes long, and others wait for the block
@@ -41,10 +42,9 @@ class Ring:
         self._waits = settings.waits or (lambda: self._sync == "sync")
         lock = threading.Lock()
         self._lock = lock
-        self._idle = Gate(lock)  # pool threads without the turn
         self._quiet = Gate(lock)  # who waits for the turn, or for nothing in flight
         self._timer = Gate(lock)  # the keeper
-        self._turn = self._kicked = False
+        self._turn = Turn(lock, self._quiet)
         self._marks = Watermarks(lock, self._quiet, source, start=tail.number, sync=settings.sync)
         self._held: Sequence[bytes] | None = None  # taken, and waiting for a free segment
         self._closing = self._stopping = False
@@ -57,7 +57,6 @@ class Ring:
             early=settings.early, clock=settings.clock, idle=self._note_idle, wedge=self.wedge,
         )  # fmt: skip
         self._inline_file = ThreadFile(files)  # of callers' threads: with nothing else in flight one is enough
-        self._left_block: PlacedBlock | None = None  # for the keeper to write
         self._keeper_sleeps = True
         self._threads: list[threading.Thread] = []
 
@@ -74,13 +73,11 @@ class Ring:
     def kick(self) -> None:
         """The source has something. Raises: Wedged."""
         self._marks.raise_error()
-        if self._kicked:
-            return  # the thread that cleared the flag last has yet to call `take`, and will see it
+        if self._turn.wanted:
+            return  # the thread that cleared it last has yet to ask the source, and will see it
         with self._lock:
-            self._kicked = True
-            if not self._turn:
-                self._idle.open_one()
-            elif self._group.holding and self._delay_s() <= 0:
+            self._turn.kick()
+            if self._turn.held and self._group.holding and self._delay_s() <= 0:
                 self._group.release()
 
     def hasten(self) -> None:
@@ -95,31 +92,21 @@ class Ring:
 
         Where it can be, `beside` is called while the block is on its way to the disk. Raises: Wedged.
         """
-
-        def proceed(placed: PlacedBlock, started: bool) -> None:
-            if started and beside is not None:
-                beside()
-                self._writes.land()
-            else:
-                self._writes.write(placed, self._inline_file)
-
-        return self._run_callers_turn(proceed, starts=beside is not None)
-
-    def start_turn(self) -> bool:
-        """`run_turn`, but the calling thread waits for nothing: `land` is due when the end is announced. Raises: Wedged."""
-        return self._run_callers_turn(self._leave_unstarted, starts=True)
-
-    def notify(self, eventfd: int) -> bool:
-        """From now on the end of a block that `start_turn` started is announced there; False: none ever is."""
-        return self._writes.notify(eventfd)
-
-    def land(self) -> None:
-        """The end of a block was announced: it is acknowledged. Waits for nothing."""
-        self._writes.land(announced=True)
+        with self._lock:
+            self._marks.raise_error()
+            if self._turn.held or self._writes.in_flight or self._stopping:
+                return False  # it would wait for another thread
+            if self._threads and not self._tail.worth_filling:
+                return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
+            self._turn.take()
+        try:
+            return self._write_next(self._inline_file, beside)
+        except BaseException as error:
+            self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))  # what is on disk?
+            raise
 
     def rest(self) -> None:
         """Writes, syncs and seals what is left to do: the keeper's work, for a ring without threads."""
-        self._write_left_block()
         self._late.flush()
         self._seal_when_idle()
 
@@ -129,26 +116,23 @@ class Ring:
         self._space.wake()
         while True:
             with self._lock:
-                while self._turn and self._marks.error is None:
+                while self._turn.held and self._marks.error is None:
                     self._quiet.wait()
                 self._marks.raise_error()
-                self._turn, self._kicked = True, False
-            placed, _ = self._take_block()
-            if placed is None:
+                self._turn.take()
+            if not self._write_next(self._inline_file):
                 break
-            self._writes.write(placed, self._inline_file)
         self._writes.land()
-        self._write_left_block()
         with self._lock:
-            while (self._writes.in_flight or self._turn or self._marks.delivering) and self._marks.error is None:
+            while (self._writes.in_flight or self._turn.held or self._marks.delivering) and self._marks.error is None:
                 self._quiet.wait()
             self._marks.raise_error()
-            self._turn = True  # kept until the seal is placed: the keeper may be about to write one
+            self._turn.take()  # kept until the seal is placed: the keeper may be about to write one
         try:
             self._late.flush()
             self._seal()
         finally:
-            self._pass_turn()
+            self._turn.pass_on()
         self._late.flush()
         if self._held is not None:
             self.wedge(LogFull("the log was closed while a block waited for a free segment"))
@@ -196,51 +180,24 @@ class Ring:
                 "error": full_text(self._marks.error) if self._marks.error else None,
             }
 
-    def _run_callers_turn(self, proceed: Callable[[PlacedBlock, bool], None], *, starts: bool) -> bool:
-        """Takes a block in the calling thread, if nothing is in flight, and proceeds with it; whether there was one."""
-        with self._lock:
-            self._marks.raise_error()
-            if self._turn or self._writes.in_flight or self._stopping:
-                return False
-            if self._threads and not self._tail.worth_filling:
-                return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
-            self._turn, self._kicked = True, False
-        try:
-            placed, started = self._take_block(starts=starts)
-            if placed is not None:
-                proceed(placed, started)
-        except BaseException as error:
-            self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))  # what is on disk?
-            raise
-        return placed is not None
-
-    def _leave_unstarted(self, placed: PlacedBlock, started: bool) -> None:
-        """The keeper writes a block that the calling thread must not."""
-        if not started:
-            with self._lock:
-                self._left_block = placed
-                self._timer.open_one()
-
     # -- pool threads ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         file = ThreadFile(self._files)
         while self._await_turn():
-            placed, _ = self._take_block()
-            if placed is not None:
-                self._writes.write(placed, file)
+            self._write_next(file)
         file.close()
 
     def _await_turn(self) -> bool:
         """Waits until there is something to take and it is this thread's turn; False at the end."""
         with self._lock:
             while not self._stopping and self._marks.error is None:
-                if self._turn or not self._kicked:
-                    self._idle.wait()
+                if self._turn.held or not self._turn.wanted:
+                    self._turn.wait()
                     continue
-                self._turn = True
+                self._turn.held = True
                 self._group.hold(self._delay_s())
-                self._kicked = False
+                self._turn.take()  # what came while it waited is in its block
                 return True
             return False
 
@@ -250,35 +207,37 @@ class Ring:
     def _open_gates(self) -> None:
         """Every waiting thread looks again: nothing more will come."""
         self._group.release()
-        for gate in (self._idle, self._quiet, self._timer):
-            gate.open_all()
+        self._turn.wake_all()
+        self._quiet.open_all()
+        self._timer.open_all()
 
-    def _take_block(self, *, starts: bool = False) -> tuple[PlacedBlock | None, bool]:
-        """One turn: closes and places a block. The turn is passed on before it is written, or once its write has begun."""
+    def _write_next(self, file: ThreadFile, beside: Callable[[], None] | None = None) -> bool:
+        """One turn, which the calling thread has: closes and places a block, passes the turn on, and writes the block.
+
+        Whether there was one. `beside` is called if the block is on its way to the disk by then.
+        """
         placed, started = None, False
         try:
             placed = self._place()
-            started = starts and placed is not None and not self._lax() and self._writes.start(placed)
+            started = placed is not None and beside is not None and self._writes.start(placed, lax=self._lax())
         except (WalError, OSError) as error:
             placed = None  # its write may have started
             self.wedge(wal_error(error, "rotation of the log failed"))
         except Exception as error:  # noqa: BLE001 -- what the source took cannot be given back: its error ends the log
             placed = None
             self.wedge(WalError(f"the source of the log failed: {error!r}"))
-        self._pass_turn()
-        return placed, started
+        self._turn.pass_on()
+        if started and beside is not None:
+            beside()
+            self._writes.land()
+        elif placed is not None:
+            self._writes.write(placed, file)
+        return placed is not None
 
     def _note_idle(self) -> None:
         """Locked. Nothing is in flight any more."""
         self._group.release()
         self._quiet.open_all()
-
-    def _pass_turn(self) -> None:
-        with self._lock:
-            self._turn = False
-            if self._kicked:
-                self._idle.open_one()
-            self._quiet.open_all()
 
     def _place(self) -> PlacedBlock | None:
         tail = self._tail
@@ -304,7 +263,7 @@ class Ring:
             if (placed.beside is not None or self._waits()) and self._sync != "off":
                 self._window.want(placed.number)
             if self._source.pending_bytes > 0:
-                self._kicked = True  # what did not fit is not announced again
+                self._turn.wanted = True  # what did not fit is not announced again
             if self._keeper_sleeps and self._sync != "off":
                 self._timer.open_one()
         return placed
@@ -346,8 +305,6 @@ class Ring:
                     self._timer.wait(wait_s)
                     self._keeper_sleeps = False
                     continue
-            if self._write_left_block():
-                continue
             if self._writes.under_way_s(self._clock()) is not None:
                 self._writes.land()
             elif self._window.open:
@@ -355,37 +312,28 @@ class Ring:
             else:
                 self._seal_when_idle()
 
-    def _write_left_block(self) -> bool:
-        """Writes the block of a thread that must not; whether there was one."""
-        with self._lock:
-            placed, self._left_block = self._left_block, None
-        if placed is not None:
-            self._writes.write(placed, self._inline_file)
-        return placed is not None
-
     def _keeper_wait(self) -> float | None:
         """Seconds until something is due; None when nothing will be."""
-        if self._left_block is not None:
-            return 0.0
         if (under_way_s := self._writes.under_way_s(self._clock())) is not None:
             return LAND_AFTER_S - under_way_s
         if self._window.open and self._sync != "off":
             return self._window.left_s(self._clock())
         if self._tail.sealed or self._sync == "off":
             return None
-        if self._writes.in_flight or self._turn:
+        if self._writes.in_flight or self._turn.held:
             return self._seal_after_s
         return self._writes.last_done + self._seal_after_s - self._clock()
 
     def _seal_when_idle(self) -> None:
         with self._lock:
-            if self._turn or self._writes.in_flight or self._kicked or self._stopping or self._marks.error is not None:
+            turn = self._turn
+            if turn.held or turn.wanted or self._writes.in_flight or self._stopping or self._marks.error is not None:
                 return
-            self._turn = True
+            turn.take()
         try:
             self._seal()
         finally:
-            self._pass_turn()
+            turn.pass_on()
 
     def _seal(self) -> None:
         """Writes a seal; the caller holds the turn, and nothing is in flight."""

@@ -20,7 +20,6 @@ Simpler than a disk: space is counted by file sizes, holes included; a full disk
 from __future__ import annotations
 
 import errno
-import os
 import random
 import threading
 import zlib
@@ -199,7 +198,6 @@ class SimDirectWriter:
         self._file: SimFile | None = None
         self._failure: WalError | OSError | None = None
         self._sectors: set[int] = set()
-        self._eventfd = -1
 
     def can_start(self, path: str, size: int) -> bool:
         if self._file is None or self._file.path != path:
@@ -213,14 +211,6 @@ class SimDirectWriter:
                 self._file.pwrite(data, offset)
         except (WalError, OSError) as error:
             self._failure = error
-        if self._eventfd >= 0:
-            os.eventfd_write(self._eventfd, 1)
-
-    def notify(self, eventfd: int) -> None:
-        self._eventfd = os.dup(eventfd)
-
-    def has_ended(self) -> bool:
-        return True
 
     def finish(self) -> bool:
         if self._failure is not None:
@@ -231,9 +221,6 @@ class SimDirectWriter:
 
     def close(self) -> None:
         self._file = None
-        if self._eventfd >= 0:
-            os.close(self._eventfd)
-            self._eventfd = -1
 
 
 class SimFiles(Files):
