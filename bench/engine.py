@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 from bench._common import Bar, Bench, in_turns, make_parser, paired, rss_bytes, work_directory
 from bench._nodes import open_node, run_window, transfers
 from cmdlog.garbage_collection import settle_garbage_collection
-from cmdlog.node.embedded import Embedded
+from cmdlog.node.embedded.embedded import Embedded
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.block import block_bytes
 from cmdlog.wal.format.record import Record, decode_record

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 from bench._common import Bar, Bench, make_parser, work_directory
 from cmdlog.node.assembly import Outside
 from cmdlog.node.clock import TimeSource
-from cmdlog.node.embedded import Embedded, open_embedded_on
+from cmdlog.node.embedded.embedded import Embedded, open_embedded_on
 from cmdlog.testing.files import UnsyncedFiles
 from cmdlog.testing.server import DEFAULTS
 from cmdlog.wal.files import Files, RealFiles

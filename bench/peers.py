@@ -27,7 +27,7 @@ from bench._redis import redis
 from bench._server import answered, bank_server, batch_request, call_requests, module_server
 from bench._sqlite import sqlite_lane
 from bench._wrk import Client, choose_client
-from cmdlog.node.embedded import Embedded
+from cmdlog.node.embedded.embedded import Embedded
 
 CLIENTS = (1, 32)
 PIPELINED = 16

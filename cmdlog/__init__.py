@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from cmdlog.errors import Unavailable as Unavailable
     from cmdlog.errors import UnknownProcedure as UnknownProcedure
     from cmdlog.errors import Unreachable as Unreachable
-    from cmdlog.node.embedded import Embedded as Embedded
-    from cmdlog.node.embedded import open_embedded as open  # reads like the built-in on purpose
+    from cmdlog.node.embedded.embedded import Embedded as Embedded
+    from cmdlog.node.embedded.embedded import open_embedded as open  # reads like the built-in on purpose
     from cmdlog.results import QueryResult as QueryResult
     from cmdlog.results import Result as Result
     from procedures import EACH as EACH
@@ -81,7 +81,7 @@ __all__ = [
     "open",
 ]
 
-_HOMES = {"open": ("cmdlog.node.embedded", "open_embedded"), "Embedded": ("cmdlog.node.embedded", "Embedded")}
+_HOMES = {"open": ("cmdlog.node.embedded.embedded", "open_embedded"), "Embedded": ("cmdlog.node.embedded.embedded", "Embedded")}
 _HOMES |= {name: ("cmdlog.client", name) for name in ("AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy")}
 _HOMES |= {name: ("cmdlog.results", name) for name in ("QueryResult", "Result")}
 _FOR_AUTHORS = ("EACH", "Database", "DefinitionError", "IntegrityError", "TextNumeric", "Transaction")

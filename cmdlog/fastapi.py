@@ -29,7 +29,7 @@ from cmdlog.api.gate.problem import CODES, Problem, codes_of
 from cmdlog.api.routes.query import of_statement
 from cmdlog.api.routes.response_models import ProblemDetails
 from cmdlog.errors import Aborted, CmdlogError, InvalidParameters, ProcedureFailed, Unavailable
-from cmdlog.node.embedded import Embedded, open_embedded
+from cmdlog.node.embedded.embedded import Embedded, open_embedded
 from cmdlog.node.queries.query import QueryRefused
 from cmdlog.procedure_calls import Call, P, R, named_call
 from procedures import Database, Transaction

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from cmdlog.node.embedded_logging import log_as_library
+from cmdlog.node.embedded.embedded_logging import log_as_library
 from tests import memory_disk, one_trust, patient_requests, warm_start
 from tests.skips import forbid
 

@@ -177,7 +177,7 @@ class MemberNode(Node):
         self._desk.serve_replica(self)
         divergences.restore_divergences(self._marks)
         self._hold_log()  # before the log is started, and may let anything go
-        self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
+        self.sequencer.intake.refuse(NoLeader("the cluster has no leader yet"))
 
     def _serve_others(self, ground: MemberGround, groups: RaftGroups, fitness: LeaderFitness) -> None:
         """What copies, operators and the scrub are given of this node, and what it shows."""
@@ -334,7 +334,7 @@ class MemberNode(Node):
 
     def _serve_code(self, db: Database, catalog: int = 0) -> None:
         bind = super()._serve_code
-        self.sequencer.code.switch_code(catalog, lambda: bind(db, catalog))
+        self.sequencer.intake.switch_code(catalog, lambda: bind(db, catalog))
 
     def _add_code(self, version: int, bundle: str, partitions: int | None) -> None:
         """One more version of the code is committed."""

@@ -55,7 +55,7 @@ class SequencedMachine:
 
     @property
     def pending_bytes(self) -> int:
-        return self._sequencer.pending_bytes + 1024 * len(self._statements)
+        return self._sequencer.log_feed.pending_bytes + 1024 * len(self._statements)
 
     def take_records(self, bytes_max: int) -> Sequence[bytes]:
         records: list[bytes] = []
@@ -66,7 +66,7 @@ class SequencedMachine:
             self._proposed[index] = done
             self._place = term, index + 1
         room = bytes_max - sum(len(record) + RECORD_ALIGN for record in records)
-        taken = self._sequencer.take_records(room)
+        taken = self._sequencer.log_feed.take_records(room)
         if records or taken:
             self._unwritten.append(bool(taken))
             self._undurable.append(bool(taken))
@@ -74,11 +74,11 @@ class SequencedMachine:
 
     def written(self, block: int) -> None:
         if self._unwritten.popleft():
-            self._sequencer.written(block)
+            self._sequencer.log_feed.written(block)
 
     def durable(self, block: int) -> None:
         if self._undurable.popleft():
-            self._sequencer.durable(block)
+            self._sequencer.log_feed.durable(block)
 
     def committed(self, group: int, entries: Entries) -> None:
         placed = list(enumerate(records_of(group, entries), entries.first))

@@ -33,11 +33,12 @@ from cmdlog.node.scrub.scrub_plan import list_items
 from cmdlog.node.scrub.scrubber import Scrubber, ScrubGround
 from cmdlog.node.scrub.segment_mend import mend_segment
 from cmdlog.node.scrub.self_checks import SelfChecks
+from cmdlog.node.sequencing.log_feed import SequencerStart
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import LogControls
-from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
+from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
-from cmdlog.node.site_events import Desk
+from cmdlog.node.site_events import SiteEvents
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.site_child import SiteChild
 from cmdlog.node.sites.supervisor import FirstSite, ProcessSites, spread
@@ -106,7 +107,7 @@ class NodeParts:
     copier: Copier
     archiver: Archiver
     snapshots: Snapshotter
-    desk: Desk
+    desk: SiteEvents
 
     def start_sites(self) -> dict[int, int]:
         """Starts sites and archive; the sites' positions by partition."""
@@ -144,7 +145,7 @@ def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[B
     )
     hooks = _snapshot_hooks(ground, sequencer, sites, facts, let_go=archiver.let_go)
     snapshots = _make_snapshotter(ground, meter.speeds, hooks)
-    desk = Desk(
+    desk = SiteEvents(
         ground.directory,
         ground.db,
         settings,
@@ -242,17 +243,17 @@ def _snapshot_hooks(
         )  # else the node has failed
 
     def log_note(record: bytes, done: Callable[[], None]) -> None:
-        sequencer.add_record(record, done)
-        sequencer.flush_notes()  # the snapshot waits for it
+        sequencer.log_feed.add_record(record, done)
+        sequencer.log_feed.flush_notes()  # the snapshot waits for it
 
     return Hooks(
         capture=sites.capture,
-        applied_block=sequencer.applied_block,
+        applied_block=sequencer.site_feed.applied_block,
         facts=facts.of_partition,
         note=log_note,
-        notes_fit=lambda: sequencer.notes_fit,
+        notes_fit=lambda: sequencer.log_feed.notes_fit,
         when_durable=when_durable,
-        when_all_durable=sequencer.when_taken_is_durable,
+        when_all_durable=sequencer.log_feed.when_taken_is_durable,
         anchor=lambda name, block: wal.anchors.set(name, Lsn(BlockNumber(block), 0)),
         view=lambda: LogView(wal.first_blocks(), wal.instance.segments, full=wal.room_bytes < settings.call_bytes_max),
         log_end=lambda: wal.durable_block,

@@ -38,9 +38,9 @@ from cmdlog.node.scrub.log_comparison import ScrubPeers
 from cmdlog.node.sequencing.log_wakeup import LogWakeup
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.slot_map import Route, describe_routes, make_routes
-from cmdlog.node.status import Health, Overview
+from cmdlog.node.status import Health, StatusOverview
 from cmdlog.node.telemetry.recent_history import RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
@@ -92,7 +92,7 @@ class Node:
         self._placing = Router(settings, self.sequencer, self._keys, self.meter, lambda: self.routes)
         self.slots, self.end_session = self._placing.slots, self._placing.end_session
         self.stale = StaleReads(directory, settings, self._placing, self._check_ready)
-        self.overview = Overview(
+        self.overview = StatusOverview(
             directory, settings, self._boot, self._wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
             RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls, work=ground.work,
             health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=parts.archiver.status,
@@ -158,10 +158,10 @@ class Node:
 
     def _start(self, sync: Sync, left: Mapping[int, Sequence[Record]]) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-        settings, sequencer, wal = self.settings, self.sequencer, self._wal
+        settings, feed, wal = self.settings, self.sequencer.log_feed, self._wal
         wal.start(
-            sequencer, threads=settings.log_threads, sync=sync, async_window_s=settings.async_window_ms / 1000,
-            waits=lambda: sequencer.waits, lax=lambda: sequencer.lax, early=True, timed=self.meter.syncs.add,
+            feed, threads=settings.log_threads, sync=sync, async_window_s=settings.async_window_ms / 1000,
+            waits=lambda: feed.waits, lax=lambda: feed.lax, early=True, timed=self.meter.syncs.add,
             whole_ring=settings.preallocate == "ring",
         )  # fmt: skip
         if left:
@@ -175,7 +175,7 @@ class Node:
         if loop is not None:
             self._waker.attach(loop)
         for partition, position in self._positions.items():
-            self.sequencer.site_up(partition, position)
+            self.sequencer.site_feed.site_up(partition, position)
         self._housekeeping.start()
         self._snapshots.start()
         self._checks.start()
@@ -194,7 +194,7 @@ class Node:
         if self._closed:
             return
         self._closed, self._ready = True, False
-        self.sequencer.refuse(NotReady("the node is stopping"))
+        self.sequencer.intake.refuse(NotReady("the node is stopping"))
         self._drain(self.settings.drain_timeout_s if drain_s is None else drain_s, hurried)
         self._checks.stop()
         self._snapshots.stop()
@@ -204,7 +204,7 @@ class Node:
         self._housekeeping.stop()
         self._sites.close()
         with contextlib.suppress(WalError):
-            self.sequencer.flush_notes()  # the last batches' digests: what a replay is compared with
+            self.sequencer.log_feed.flush_notes()  # the last batches' digests: what a replay is compared with
         self.sequencer.abandon(NotReady("the node has stopped"), "the node stopped before the call was answered")
         if self.error is None:
             Trust(self._files, self.directory).seal(range(self.settings.partitions), hurried)
@@ -212,20 +212,20 @@ class Node:
 
     def _drain(self, timeout_s: float, hurried: Callable[[], bool]) -> None:
         calls = self.sequencer
-        left = calls.standstill.drain_calls(timeout_s, lambda: calls.idle or hurried() or self.error is not None, self.help)
+        left = calls.site_feed.drain_calls(timeout_s, lambda: calls.idle or hurried() or self.error is not None, self.help)
         if left is not None:
             why = {p: trouble.message for p, trouble in self.troubles.by_partition().items()}
             log.warning("stopped_with_calls_in_flight", waited_s=round(timeout_s, 1), calls=left, why=why)
 
     @property
-    def troubles(self) -> Troubles:
+    def troubles(self) -> PartitionHealth:
         """Which partitions cannot run, and why."""
         return self._desk.troubles
 
     @property
     def ready(self) -> bool:
         """Calls are accepted, to every partition."""
-        return self._ready and self.error is None and not self.sequencer.standstill.refusing
+        return self._ready and self.error is None and not self.sequencer.site_feed.refusing
 
     def _check_ready(self) -> None:
         if not self._ready:
@@ -331,7 +331,7 @@ class Node:
         return self._snapshots.listed()
 
     def stalls(self) -> list[dict[str, Any]]:
-        """Sites that make no progress: see `cmdlog.node.status.Overview.stalls`."""
+        """Sites that make no progress: see `cmdlog.node.status.StatusOverview.stalls`."""
         return self.overview.stalls()
 
     def status(self) -> dict[str, Any]:
@@ -347,7 +347,7 @@ class Node:
         return self.meter.stages_of(txn_id)
 
     def telemetry(self, after: int = 0) -> dict[str, Any]:
-        """The last minutes for a status page: see `cmdlog.node.status.Overview.telemetry`."""
+        """The last minutes for a status page: see `cmdlog.node.status.StatusOverview.telemetry`."""
         return self.overview.telemetry(self.front, after)
 
     def catalog(self) -> list[dict[str, Any]]:

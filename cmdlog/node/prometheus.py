@@ -24,7 +24,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from cmdlog.node.scrub.file_scan import ScrubKind
-from cmdlog.node.status import Overview, fill_of, held_by
+from cmdlog.node.status import StatusOverview, fill_of, held_by
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS, cluster_samples
 from cmdlog.node.telemetry.metric_rows import MetricRow, Samples, counter_row, gauge_row, times_row
 from cmdlog.node.telemetry.request_stats import RequestStats
@@ -128,7 +128,7 @@ TABLE: Final[Mapping[str, MetricRow]] = {row.name: row for row in ROWS}
 class Exposition:
     """`/metrics` of one process. `overview` gives the node's once there is one."""
 
-    def __init__(self, front: RequestStats, overview: Callable[[], Overview | None], *, version: str = "") -> None:
+    def __init__(self, front: RequestStats, overview: Callable[[], StatusOverview | None], *, version: str = "") -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_NodeCollector(front, overview, version))
         ProcessCollector(registry=self._registry)
@@ -141,7 +141,7 @@ class Exposition:
 
 
 class _NodeCollector(Collector):
-    def __init__(self, front: RequestStats, overview: Callable[[], Overview | None], version: str) -> None:
+    def __init__(self, front: RequestStats, overview: Callable[[], StatusOverview | None], version: str) -> None:
         self._front, self._overview, self._version = front, overview, version
 
     def collect(self) -> Iterator[Metric]:
@@ -172,7 +172,7 @@ def _of_front(front: RequestStats) -> dict[str, Samples]:
     }
 
 
-def _of_calls(overview: Overview) -> dict[str, Samples]:
+def _of_calls(overview: StatusOverview) -> dict[str, Samples]:
     meter, sequencer = overview.meter, overview.sequencer
     meter.drain()
     return {
@@ -192,7 +192,7 @@ def _of_calls(overview: Overview) -> dict[str, Samples]:
     }
 
 
-def _of_log(overview: Overview) -> dict[str, Samples]:
+def _of_log(overview: StatusOverview) -> dict[str, Samples]:
     meter, log = overview.meter, overview.wal.status()
     segments: Any = log["segments"]
     holder = held_by(log, overview.archive())
@@ -210,7 +210,7 @@ def _of_log(overview: Overview) -> dict[str, Samples]:
     }
 
 
-def _of_partitions(overview: Overview) -> dict[str, Samples]:
+def _of_partitions(overview: StatusOverview) -> dict[str, Samples]:
     marks = overview.sequencer.watermarks()
     busy = overview.meter.busy_s
     return {
@@ -222,7 +222,7 @@ def _of_partitions(overview: Overview) -> dict[str, Samples]:
     }
 
 
-def _of_snapshots(overview: Overview) -> dict[str, Samples]:
+def _of_snapshots(overview: StatusOverview) -> dict[str, Samples]:
     snapshots = overview.snapshots
     newest: dict[int, Mapping[str, Any]] = {}
     for snapshot in snapshots.listed():
@@ -239,7 +239,7 @@ def _of_snapshots(overview: Overview) -> dict[str, Samples]:
     }
 
 
-def _of_scrub(overview: Overview) -> dict[str, Samples]:
+def _of_scrub(overview: StatusOverview) -> dict[str, Samples]:
     scrub = overview.checks.scrub
     age, still, found = scrub.age_s(overview.wall()), scrub.open_findings(), scrub.damage_found
     return {
@@ -250,7 +250,7 @@ def _of_scrub(overview: Overview) -> dict[str, Samples]:
     }
 
 
-def _of_archive(overview: Overview) -> dict[str, Samples]:
+def _of_archive(overview: StatusOverview) -> dict[str, Samples]:
     archive = overview.archive()
     oldest = archive["oldest_txn"]
     return {
@@ -264,7 +264,7 @@ def _of_archive(overview: Overview) -> dict[str, Samples]:
     }
 
 
-def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
+def _of_node(overview: StatusOverview, version: str) -> dict[str, Samples]:
     health = overview.health()
     compared = sum(part.get("compared_digests", 0) for part in health.recovery)
     boot = overview.boot
@@ -295,7 +295,7 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
     }
 
 
-def _stalled(overview: Overview) -> Samples:
+def _stalled(overview: StatusOverview) -> Samples:
     """The call that a site is at names one partition; a site without a call stalls all of its own."""
     for stall in overview.stalls():
         for partition in stall["partitions"] if stall["partition"] is None else [stall["partition"]]:

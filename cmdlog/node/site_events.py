@@ -19,7 +19,7 @@ from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.sites.prepared_changes import PreparedChanges
 from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.site_faults import DIVERGED, SiteFault
@@ -63,7 +63,7 @@ class SkipNotLogged(WalError):
     hint = "make room for the log and start again, or create a node without the call: `cmdlog recover DIR --to OUT --quarantine`"
 
 
-class Desk:
+class SiteEvents:
     """Called by site readers, the watch thread and inline drivers.
 
     `leave_out` sends a logged skip to the partition's site: partition, index, position.
@@ -85,7 +85,7 @@ class Desk:
         self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
         self._sequencer, self._snapshots, self._leave_out = sequencer, snapshots, leave_out
         self._first_catalog = boot.catalog  # that this run began with; deploys add others
-        self.troubles = Troubles(directory)
+        self.troubles = PartitionHealth(directory)
         self.failures = RecentFailures()
         self.changes = PreparedChanges()
         self._skips = list(skips)  # partition, index, position; of this run, and of entries that a start left to the sites
@@ -99,10 +99,10 @@ class Desk:
         if self._replica is not None:
             self._replica.executed(partition, index, answer)
         if answer is None:
-            self._sequencer.answered(partition, index, (), b"")
+            self._sequencer.site_feed.answered(partition, index, (), b"")
             return
         self.failures.add(answer.traces)
-        self._sequencer.add_record(
+        self._sequencer.log_feed.add_record(
             encode_digest(
                 partition=partition,
                 term=self._boot.term if self._replica is None else self._sequencer.replicated.term_of(partition),
@@ -113,7 +113,7 @@ class Desk:
             )
         )
         self._sequencer.meter.count_digest()
-        self._sequencer.answered(partition, index, answer.outcomes, answer.statuses)
+        self._sequencer.site_feed.answered(partition, index, answer.outcomes, answer.statuses)
 
     def read_done(
         self, partition: int, ident: int, *, as_of: int, status: int, body: bytes, traces: Sequence[FailureTrace]
@@ -134,7 +134,7 @@ class Desk:
         self.changes.lose(partitions, fault.message)
         number = self._sequencer.reads.find_culprit(fault) if fault.read else None
         for partition in partitions:
-            self._sequencer.site_down(partition, culprit=0 if number is None else fault.read)
+            self._sequencer.site_feed.site_down(partition, culprit=0 if number is None else fault.read)
         self._snapshots.lost(partitions)
         if number is not None and fault.partition is not None:
             self._fail_read(fault.partition, number, fault)
@@ -152,7 +152,7 @@ class Desk:
     def site_up(self, positions: dict[int, int]) -> None:
         self._snapshots.lost(list(positions))  # a capture that was asked for in the meantime went to the dead site
         for partition, position in positions.items():
-            self._sequencer.site_up(partition, position)
+            self._sequencer.site_feed.site_up(partition, position)
 
     def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
         """Calls to these partitions are refused while their sites cannot run; None accepts them again."""
@@ -161,30 +161,30 @@ class Desk:
             troubles.end(partitions)
         else:
             troubles.begin_trouble(partitions, fault.kind, fault.message)
-        self._sequencer.standstill.turn_away({p: troubles.refusal(p) for p in range(self._settings.partitions)})
+        self._sequencer.site_feed.turn_away({p: troubles.refusal(p) for p in range(self._settings.partitions)})
 
     def begin_divergence(self, partition: int, message: str) -> None:
         """The partition's state is another one than other nodes have: it takes no calls here."""
         self.troubles.begin_trouble([partition], DIVERGED, message)
-        self._sequencer.standstill.turn_away({partition: self.troubles.refusal(partition)})
+        self._sequencer.site_feed.turn_away({partition: self.troubles.refusal(partition)})
 
     def end_divergence(self, partition: int) -> None:
         """A majority agrees with this node after all."""
         self.troubles.end_divergence(partition)
-        self._sequencer.standstill.turn_away({partition: self.troubles.refusal(partition)})
+        self._sequencer.site_feed.turn_away({partition: self.troubles.refusal(partition)})
 
     def hold(self, partitions: Sequence[int]) -> None:
         """Their sites are given no batch before `let_go`: they could not run it."""
         for partition in partitions:
-            self._sequencer.standstill.hold(partition)
+            self._sequencer.site_feed.hold(partition)
 
     def let_go(self, partitions: Sequence[int]) -> None:
         for partition in partitions:
-            self._sequencer.standstill.let_go(partition)
+            self._sequencer.site_feed.let_go(partition)
 
     def give_up(self, partitions: Sequence[int], fault: SiteFault) -> None:
         """Callers whose calls are logged, and wait for these partitions, have waited long enough."""
-        told = self._sequencer.standstill.give_up(partitions, f"logged, and not executed yet: {fault.message}")
+        told = self._sequencer.site_feed.give_up(partitions, f"logged, and not executed yet: {fault.message}")
         if told:
             log.warning("outcome_unknown", calls=told, partitions=list(partitions), reason=fault.message)
 
@@ -220,18 +220,18 @@ class Desk:
         if self.has_applied(fault.partition, fault.index):
             return  # it came to its end after all: its outcome is in the state, and may have been answered
         if places is None:
-            places = self._sequencer.standstill.places_of(fault.partition, fault.index)
+            places = self._sequencer.site_feed.places_of(fault.partition, fault.index)
         if not places:
             log.error("multi_partition_call_retried", reason=fault.message)
             return
         if self._replica is not None and not self._replica.may_skip(fault.partition, fault.index):
             log.error("call_retried", partition=fault.partition, index=fault.index, reason=fault.message)
             return
-        call = self._sequencer.standstill.call_at(fault.partition, fault.index, fault.position)
+        call = self._sequencer.site_feed.call_at(fault.partition, fault.index, fault.position)
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         everywhere = [index for _, index in places] if self._replica is not None and len(places) > 1 else []
         entries = [(p, RecordKind.SKIP, skip_value(at, fault.position, fault.message, everywhere)) for p, at in places]
-        self._sequencer.add_entries(entries, told.put)
+        self._sequencer.intake.add_entries(entries, told.put)
         if not _heard(told):
             # A successor that left the call out would write a state that no replay of this log reaches.
             where = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"

@@ -21,7 +21,7 @@ from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.scrub.self_checks import SelfChecks
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.sites.site_progress import SiteStall, describe_stall
 from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
@@ -42,7 +42,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class StatusOverview:
     """Looks at the parts of one node."""
 
     directory: str
@@ -59,7 +59,7 @@ class Overview:
     health: Callable[[], Health]
     archive: Callable[[], Mapping[str, Any]]
     checks: SelfChecks
-    troubles: Troubles
+    troubles: PartitionHealth
     failures: Failures
     find_stalls: Callable[[float], Sequence[SiteStall]]  # at a reading of the monotonic clock
     work: RunningWork
@@ -174,7 +174,7 @@ class Overview:
     def _stall(self, stall: SiteStall) -> dict[str, Any]:
         number, txn_id = None, None
         if stall.partition is not None and stall.index:
-            call = self.sequencer.standstill.call_at(stall.partition, stall.index, stall.position)
+            call = self.sequencer.site_feed.call_at(stall.partition, stall.index, stall.position)
             number, txn_id = call if call is not None else (None, None)
         elif stall.partition is not None:
             number = self.sequencer.reads.oldest_procedure(stall.partition)

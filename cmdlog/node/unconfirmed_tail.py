@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cmdlog.node.settings import Settings
-from cmdlog.node.site_events import Desk
+from cmdlog.node.site_events import SiteEvents
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.sites.supervisor import ProcessSites
@@ -26,7 +26,7 @@ from replay.plan.node_plan import Plan
 _ERRORS: Final[Mapping[str, type[WalError]]] = {"disk_full": DiskFull, "io": WriteFailed}
 
 
-def catch_up(desk: Desk, left: Mapping[int, Sequence[Record]], settings: Settings) -> None:
+def catch_up(desk: SiteEvents, left: Mapping[int, Sequence[Record]], settings: Settings) -> None:
     """Brings the states of these partitions to the end of `left`. The log must be running: it takes the skips.
 
     Raises: RuntimeError when sites do not start; WalError when they cannot run, or the log takes no skip.
@@ -57,7 +57,7 @@ def skips_behind(plan: Plan) -> list[tuple[int, int, int]]:
 class _Owner:
     """In the node's place (`cmdlog.node.sites.supervisor.SiteOwner`): feeds the entries, and a successor from where it starts."""
 
-    def __init__(self, desk: Desk, sites: ProcessSites, left: Mapping[int, Sequence[Record]], partitions: int) -> None:
+    def __init__(self, desk: SiteEvents, sites: ProcessSites, left: Mapping[int, Sequence[Record]], partitions: int) -> None:
         self._desk, self._sites, self._left, self._partitions = desk, sites, left, partitions
         self._open = {partition: entries[-1].index for partition, entries in left.items()}  # where each is at its end
         self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from cmdlog.node.assembly import Outside
-from cmdlog.node.embedded import Embedded, open_embedded_on
+from cmdlog.node.embedded.embedded import Embedded, open_embedded_on
 from cmdlog.testing.clock import SettableClock
 from cmdlog.testing.files import UnsyncedFiles
 from cmdlog.testing.proof import assert_replays

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from cmdlog.errors import CallError
 from cmdlog.node.assembly import Outside
 from cmdlog.node.clock import TimeSource
-from cmdlog.node.embedded import Embedded, open_embedded_on
+from cmdlog.node.embedded.embedded import Embedded, open_embedded_on
 from cmdlog.testing.files import UnsyncedFiles
 from cmdlog.testing.proof import assert_replays
 from cmdlog.testing.server import SMALL

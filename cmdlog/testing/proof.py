@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from cmdlog.node.embedded import Embedded
+from cmdlog.node.embedded.embedded import Embedded
 from cmdlog.wal.files import RealFiles
 from procedures.hash_seed import PINNED, is_pinned
 from replay.plan.planner import PAST, make_plan
@@ -26,7 +26,7 @@ def assert_replays(database: Embedded) -> None:
     when the procedures are in no module.
     """
     directory = database.node.directory
-    database.node.sequencer.flush_notes()  # the last calls' digests: an idle node logs them a moment later
+    database.node.sequencer.log_feed.flush_notes()  # the last calls' digests: an idle node logs them a moment later
     database.close()
     lived = _digests(Path(directory))
     files = RealFiles()

@@ -44,7 +44,7 @@ from cmdlog.wal.writing.anchors import Anchors
 from cmdlog.wal.writing.hard_state_writer import HardStateWriter
 from cmdlog.wal.writing.log_files import create_log_files, random_generation
 from cmdlog.wal.writing.ring import Ring
-from cmdlog.wal.writing.segment_pool import Space
+from cmdlog.wal.writing.segment_pool import SegmentPool
 from cmdlog.wal.writing.tail import Tail
 from cmdlog.wal.writing.watermarks import RecordSource, RingSettings, Sync
 
@@ -60,7 +60,7 @@ class Log:
         self.recovered: Recovered = mended.recovered
         self._owner, self._closed = owner, False
         self._ring: Ring | None = None
-        self._space = Space(
+        self._space = SegmentPool(
             files, survey.log_dir, survey.instance, survey.segments, survey.free,
             oldest_needed=self._oldest_needed, note_oldest=self._note_oldest,
         )  # fmt: skip

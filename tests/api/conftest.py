@@ -23,7 +23,7 @@ from cmdlog.node.queries.pool import QueryAnswer
 from cmdlog.node.queries.query import QueryResult
 from cmdlog.node.queries.worker import EncodedRows, encode_result
 from cmdlog.node.settings import Settings
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.slot_map import Route, SlotMap, make_routes
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.wal.ids import MILLIS_SHIFT
@@ -111,7 +111,7 @@ class FakeNode:
     refuse: Callable[[Sequence[Placed]], CallRefused | None] = lambda calls: None
     outcome: Callable[[Route, list[Any]], tuple[int, bytes]] = lambda route, params: (0, orjson.dumps(params[0]))
     ready: bool = True
-    troubles: Troubles = field(default_factory=lambda: Troubles("/tmp"))
+    troubles: PartitionHealth = field(default_factory=lambda: PartitionHealth("/tmp"))
     error: BaseException | None = None
     txn: int = 1000
     seen_txn: int | None = None

@@ -14,7 +14,7 @@ import pytest
 
 from cmdlog import Call
 from cmdlog.errors import Aborted
-from cmdlog.node.embedded import open_embedded
+from cmdlog.node.embedded.embedded import open_embedded
 from cmdlog.results import Result
 from cmdlog.testing import SMALL, Server
 from cmdlog.wal.files import RealFiles

@@ -22,7 +22,7 @@ MACHINE, LEADERSHIP, STEPS = (
 TAKEOVER, READER = "member/takeover.py", "member/entry_reader.py"
 ROUNDS, TRANSFER = "member/read_rounds.py", "member/leading/leadership_transfer.py"
 PIPELINES, PIPELINE = "node/sequencing/replicated_pipelines.py", "node/sequencing/partition_pipeline.py"
-SEQUENCER, EVENTS, DESK = "node/sequencing/sequencer.py", "member/peer_events.py", "node/site_events.py"
+LOG_FEED, EVENTS, DESK = "node/sequencing/log_feed.py", "member/peer_events.py", "node/site_events.py"
 BOOK, ADMISSION, NETWORK = (
     "cluster/transport/peer_book.py",
     "cluster/transport/peer_admission.py",
@@ -352,7 +352,7 @@ OF_MACHINE: Final = (
     ),
     Mutant(
         "durable-is-committed",
-        SEQUENCER,
+        LOG_FEED,
         "taken.flights if self.votes_alone else ()",
         "taken.flights",
         "a call is run and answered when one disk has it",
@@ -463,7 +463,7 @@ OF_LEADERS: Final = (
     Mutant(
         "half-skips-are-left",
         STEPS,
-        "            self._sequencer.add_entries(entries, _ignore)",
+        "            self._sequencer.intake.add_entries(entries, _ignore)",
         "            _ = entries",
         "a call that the leader before has skipped on some partitions holds up its successor",
     ),

@@ -31,7 +31,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     defects.MACHINE: ("member/test_sequenced_machine.py",),
     defects.ROUNDS: ("member/test_leader_reads.py", "member/test_read_rounds.py", "cluster/test_confirmed_reads.py"),
     defects.TRANSFER: ("member/test_leadership_transfer.py",),
-    defects.SEQUENCER: ("node/test_replicated_pipelines.py",),
+    defects.LOG_FEED: ("node/test_replicated_pipelines.py",),
     defects.PIPELINES: ("node/test_replicated_pipelines.py",),
     defects.PIPELINE: ("node/test_replicated_pipelines.py",),
     defects.DESK: ("node/test_site_events.py",),

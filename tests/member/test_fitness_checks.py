@@ -9,7 +9,7 @@ import pytest
 from cmdlog.cluster.leader_fitness import FIT, Unfitness
 from cmdlog.member.leadership import Standing
 from cmdlog.member.leading.fitness_checks import STALL_S, STILL_LOOKS, STUCK_LOOKS, FitnessChecks
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.sites.site_progress import SiteStall, StallKind
 
 
@@ -17,7 +17,7 @@ class Checks:
     """A node whose parts say what the test wants."""
 
     def __init__(self, directory: Path) -> None:
-        self.troubles = Troubles(str(directory))
+        self.troubles = PartitionHealth(str(directory))
         self.stalls: list[SiteStall] = []
         self.full = False
         self.standing, self.progress = Standing.LEADING, ("", 0)

@@ -68,7 +68,7 @@ def test_both_followers_are_full(three: Members) -> None:
                 send(leader, "bump", key=numbered, id=2, amount=100),
                 send(leader, "set_rate", key="r", name="x", value=7),
             ]
-            wait_for(lambda: sum(leader.sequencer.standstill.waiting().values()) == 4)  # one of them on both partitions
+            wait_for(lambda: sum(leader.sequencer.site_feed.waiting().values()) == 4)  # one of them on both partitions
         waiting = send(leader, "look_everywhere", name="x")
         assert [type(call.wait()) for call in logged] == [UnknownOutcome] * 3
         assert isinstance(waiting.wait(), NoMajority)

@@ -11,7 +11,7 @@ from cmdlog.cluster.leader_fitness import FIT, LeaderFitness, Unfitness
 from cmdlog.member.leadership import Standing
 from cmdlog.member.leading.leader_parts import LeaderGround, LeaderParts
 from cmdlog.node.background.running_work import RunningWork
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import NO_TERM, Fitness
 
@@ -25,7 +25,7 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     leadership = SimpleNamespace(node=NodeId(1), leader=NodeId(2), standing=Standing.FOLLOWING)
     ground = SimpleNamespace(node=1)
     roll = SimpleNamespace(members=[SimpleNamespace(node=node) for node in (1, 2, 3)], url_of=lambda node: f"node{node}")
-    troubles = Troubles(str(tmp_path))
+    troubles = PartitionHealth(str(tmp_path))
     sequencer = SimpleNamespace(admission=SimpleNamespace(refusal=None), replicated=SimpleNamespace(suspended=False))
     nothing: Any = SimpleNamespace()
     desk = SimpleNamespace(troubles=troubles, broken=print)

@@ -120,7 +120,7 @@ def test_query_of_a_node_that_led_again_meanwhile_is_refused(three: Members, mon
     leader = three.leader()
 
     def lead_again() -> None:
-        leader.sequencer.refuse(NotReady("it takes over"))
+        leader.sequencer.intake.refuse(NotReady("it takes over"))
 
     monkeypatch.setattr(leader._reads, "wait_until_confirmed", lead_again)
     try:

@@ -45,7 +45,9 @@ class Parts:
         self.leadership = present
         self.sequencer = SimpleNamespace(
             clock=SimpleNamespace(lift=lambda tick: note(("lift", tick)), reserve=lambda _count: 1),
-            add_entries=lambda entries, done: note([(p, kind.name, value.get("index", 0)) for p, kind, value in entries]),
+            intake=SimpleNamespace(
+                add_entries=lambda entries, done: note([(p, kind.name, value.get("index", 0)) for p, kind, value in entries])
+            ),
             replicated=SimpleNamespace(accept_calls=lambda: note("accept"), run_catalog=lambda version: note(("run", version))),
         )
         parts: tuple[Any, ...] = (self.driver, self.machine, self.leadership, self.sequencer, SimpleNamespace())

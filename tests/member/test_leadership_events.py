@@ -35,7 +35,7 @@ class Parts:
             return 3
 
         self.sequencer: Any = SimpleNamespace(
-            admission=self.admission, refuse=self.refuse, replicated=SimpleNamespace(step_down=step_down)
+            admission=self.admission, intake=SimpleNamespace(refuse=self.refuse), replicated=SimpleNamespace(step_down=step_down)
         )
         marks = SimpleNamespace(lead=lambda: note("lead"), follow=lambda: note("follow"))
         parts: tuple[Any, ...] = (lambda node: f"http://node{node}", self.leadership, machine, self.sequencer, marks)

@@ -119,7 +119,7 @@ def test_leader_promises_durability_to_calls_that_come_together(three: Members, 
     """`durability=async` would answer a call that no majority has: a member knows no such promise."""
     leader = three.leader()
     lax: list[bool] = []
-    add = leader.sequencer.add_many
+    add = leader.sequencer.intake.add_many
 
     def watched(calls: Any, **options: Any) -> None:
         lax.extend(call[5] for call in calls)
@@ -214,15 +214,15 @@ def test_call_is_never_sent_on(three: Members) -> None:
     wait_for(two._calls.elsewhere)
     before = {node: where for node in (one, two) if (where := node._calls.elsewhere()) is not None}
     try:
-        one.sequencer.refuse(NotLeading("two leads", "http://two", number_of(two)))
-        two.sequencer.refuse(NotLeading("one leads", "http://one", number_of(one)))
+        one.sequencer.intake.refuse(NotLeading("two leads", "http://two", number_of(two)))
+        two.sequencer.intake.refuse(NotLeading("one leads", "http://one", number_of(one)))
         told = placed(one, "bump", id=40, amount=1)
         assert isinstance(told, NotLeading)
         assert told.more() == {"leader": "http://one"}
         assert isinstance(placed(one, "peek", id=40), NoLeader | NotLeading)
     finally:
         for node, refusal in before.items():
-            node.sequencer.refuse(refusal)
+            node.sequencer.intake.refuse(refusal)
     assert ask(one, "bump", id=40, amount=1) == 1
 
 

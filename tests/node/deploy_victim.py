@@ -15,9 +15,8 @@ from typing import Any
 from cmdlog.node.deploying import deployer
 from cmdlog.node.deploying.deployer import Deployer
 from cmdlog.node.deploying.prepared_sites import PreparedSites
-from cmdlog.node.sequencing.code_switch import CodeSwitch
+from cmdlog.node.sequencing.intake import Intake
 from cmdlog.node.sequencing.opening import Opening
-from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.sites.inline_sites import InlineSites
 from tests.node.deployed import MIGRATION, RENAMED, make_version
 from tests.node.rig import ask, open_node
@@ -26,13 +25,13 @@ ROWS = 12
 PARTITIONS = 2
 POINTS: tuple[tuple[Any, str], ...] = (
     (Opening, "add"),
-    (Sequencer, "add_entries"),
+    (Intake, "add_entries"),
     (InlineSites, "add_code"),
     (PreparedSites, "prepare"),
     (Deployer, "_await"),
-    (CodeSwitch, "hold_calls"),
-    (CodeSwitch, "switch_code"),
-    (CodeSwitch, "accept_calls"),
+    (Intake, "hold_calls"),
+    (Intake, "switch_code"),
+    (Intake, "accept_calls"),
 )
 SCENARIOS = {
     "code": {},

@@ -11,9 +11,10 @@ import orjson
 
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome, Done, Reply
+from cmdlog.node.sequencing.log_feed import SequencerStart
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import LogControls
-from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
+from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.errors import Wedged
 from cmdlog.wal.format.batch import NO_KEY, Batch, decode_batch
@@ -85,7 +86,7 @@ class Pipeline:
         )
         if up:
             for p in range(partitions):
-                self.sequencer.site_up(p, 0)
+                self.sequencer.site_feed.site_up(p, 0)
         self.kicks = 0
 
     def _kicked(self) -> None:
@@ -124,7 +125,7 @@ class Pipeline:
             return True
         record = self.apply(partition, data)
         outcomes = [(0, 0, orjson.dumps(p)) for p in decode_batch(record).params()] if record.kind is RecordKind.BATCH else ()
-        self.sequencer.answered(partition, ident, outcomes, bytes(len(outcomes)))
+        self.sequencer.site_feed.answered(partition, ident, outcomes, bytes(len(outcomes)))
         return True
 
     def apply(self, partition: int, data: bytes) -> Record:
@@ -142,32 +143,33 @@ class Pipeline:
                 self.apply(partition, data)
                 commits -= 1
         self.at_site[partition].clear()
-        self.sequencer.site_down(partition)
+        self.sequencer.site_feed.site_down(partition)
 
     def find_site(self, partition: int) -> None:
         """A successor has opened the state."""
         before = self.applied[partition]
-        self.sequencer.site_up(partition, before[-1].index if before else 0)
+        self.sequencer.site_feed.site_up(partition, before[-1].index if before else 0)
 
     # -- as callers ------------------------------------------------------------------------------------------------------
 
     def add(self, partition: int, *, size: int = 0, key: bytes = NO_KEY, lax: bool | None = None) -> Call:
         call = self._call(len(self.calls), partition, lax)
-        self.sequencer.add(partition, 7, self._params(call, size), key, self._done(call, partition), lax=call.lax)
+        self.sequencer.intake.add(partition, 7, self._params(call, size), key, self._done(call, partition), lax=call.lax)
         self.calls.append(call)
         return call
 
     def add_many(self, partitions: list[int], *, lax: list[bool] | None = None) -> list[Call]:
         wishes: Sequence[bool | None] = lax or [None] * len(partitions)
         calls = [self._call(len(self.calls) + n, p, may) for n, (p, may) in enumerate(zip(partitions, wishes, strict=True))]
-        self.sequencer.add_many([(c.partition, 7, self._params(c), NO_KEY, self._done(c, c.partition), c.lax) for c in calls])
+        rows = [(c.partition, 7, self._params(c), NO_KEY, self._done(c, c.partition), c.lax) for c in calls]
+        self.sequencer.intake.add_many(rows)
         self.calls += calls
         return calls
 
     def add_everywhere(self, *, size: int = 0, lax: bool | None = None) -> Call:
         call = self._call(len(self.calls), -1, lax)
         dones = [self._done(call, partition) for partition in self.at_site]
-        self.sequencer.add_everywhere(9, self._params(call, size), NO_KEY, dones, lax=call.lax)
+        self.sequencer.intake.add_everywhere(9, self._params(call, size), NO_KEY, dones, lax=call.lax)
         self.calls.append(call)
         return call
 
@@ -219,13 +221,14 @@ class Pipeline:
     # -- as the log ------------------------------------------------------------------------------------------------------
 
     def take(self, bytes_max: int = BLOCK_BYTES_MAX) -> Block | None:
-        raw = self.sequencer.take_records(bytes_max)
+        raw = self.sequencer.log_feed.take_records(bytes_max)
         if not raw:
             return None
         block = Block(len(self.blocks) + 2, [decode_record(r) for r in raw])
         entries = [r for r in block.records if r.is_entry and r.kind is not RecordKind.BATCH]
         called = {n for r in block.records for p in self.at_site for n in numbers_in(r, p)}
-        assert self.sequencer.waits or not (entries or called - self.lax_numbers), "nobody would sync what somebody waits for"
+        waited_for = entries or called - self.lax_numbers
+        assert self.sequencer.log_feed.waits or not waited_for, "nobody would sync what somebody waits for"
         self.blocks.append(block)
         return block
 
@@ -234,7 +237,7 @@ class Pipeline:
         for block in self.blocks:
             if not block.written:
                 block.written = True
-                self.sequencer.written(block.number)
+                self.sequencer.log_feed.written(block.number)
                 return
 
     def sync(self) -> None:
@@ -243,7 +246,7 @@ class Pipeline:
             if not block.durable:
                 if block.written:
                     block.durable = True
-                    self.sequencer.durable(block.number)
+                    self.sequencer.log_feed.durable(block.number)
                 return
 
     def settle(self) -> None:
@@ -297,7 +300,12 @@ class Pipeline:
     def check_empty(self) -> None:
         """Nothing is accounted for that is not there."""
         s = self.sequencer
-        assert (s.admission.inflight_calls, s.admission.inflight_bytes, s.pending_bytes, s.admission.held_bytes) == (0, 0, 0, 0)
+        assert (s.admission.inflight_calls, s.admission.inflight_bytes, s.log_feed.pending_bytes, s.admission.held_bytes) == (
+            0,
+            0,
+            0,
+            0,
+        )
         assert s.idle
         assert not s.reads.under_way
 

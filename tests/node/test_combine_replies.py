@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
-from cmdlog.node.placing.combine_replies import Gather
+from cmdlog.node.placing.combine_replies import CombinedReplies
 
 OK = [CallOutcome(0, 5, b'"a"'), CallOutcome(0, 9, b"2"), CallOutcome(0, 7, b"null")]
 
@@ -18,7 +18,7 @@ OK = [CallOutcome(0, 5, b'"a"'), CallOutcome(0, 9, b"2"), CallOutcome(0, 7, b"nu
 def test_results_stand_in_partition_order(order: tuple[int, ...]) -> None:
     """Whoever answers first, the list is in the order of the partitions, and `done` is called once, with the last."""
     got: list[Reply] = []
-    slots = Gather(3, got.append).slots()
+    slots = CombinedReplies(3, got.append).slots()
     for place, n in enumerate(order):
         assert len(got) == 0, place
         slots[n](OK[n])
@@ -28,7 +28,7 @@ def test_results_stand_in_partition_order(order: tuple[int, ...]) -> None:
 def test_a_refusal_comes_before_an_outcome() -> None:
     """If one partition does not know, the call is unknown, whatever the others did."""
     got: list[Reply] = []
-    slots = Gather(3, got.append).slots()
+    slots = CombinedReplies(3, got.append).slots()
     refusal = UnknownOutcome("lost")
     slots[0](CallOutcome(1, 3, b'{"code":"x"}'))
     slots[2](refusal)
@@ -40,7 +40,7 @@ def test_a_refusal_comes_before_an_outcome() -> None:
 def test_of_a_read_a_failure_comes_before_a_refusal() -> None:
     """A part that ended its site takes those of other partitions with it, and a client would repeat what is refused."""
     got: list[Reply] = []
-    slots = Gather(3, got.append, read=True).slots()
+    slots = CombinedReplies(3, got.append, read=True).slots()
     slots[0](NotReady("restored"))
     slots[2](CallOutcome(2, 3, b'{"type":"x"}'))
     slots[1](OK[1])
@@ -51,7 +51,7 @@ def test_read_without_a_failure_is_refused_with_its_part() -> None:
     """Nothing else is known of it."""
     got: list[Reply] = []
     refusal = NotReady("restored")
-    slots = Gather(2, got.append, read=True).slots()
+    slots = CombinedReplies(2, got.append, read=True).slots()
     slots[0](OK[0])
     slots[1](refusal)
     assert got == [refusal]
@@ -60,7 +60,7 @@ def test_read_without_a_failure_is_refused_with_its_part() -> None:
 def test_the_first_failure_in_partition_order_speaks() -> None:
     """Several aborts give that of the lowest partition."""
     got: list[Reply] = []
-    slots = Gather(3, got.append).slots()
+    slots = CombinedReplies(3, got.append).slots()
     slots[2](CallOutcome(2, 3, b'"later"'))
     slots[1](CallOutcome(1, 3, b'"first"'))
     slots[0](OK[0])
@@ -79,7 +79,7 @@ def test_the_first_failure_in_partition_order_speaks() -> None:
 def test_where_partitions_decide_for_themselves_the_failed_are_named(failed: dict[int, str], says: str) -> None:
     """The first failure speaks, and says where the call failed unless that is everywhere."""
     got: list[Reply] = []
-    for n, slot in enumerate(Gather(3, got.append, each=True).slots()):
+    for n, slot in enumerate(CombinedReplies(3, got.append, each=True).slots()):
         slot(CallOutcome(2, n, orjson.dumps({"type": "E", "message": failed[n]})) if n in failed else OK[n])
     assert isinstance(got[0], CallOutcome)
     assert got[0].status == 2
@@ -90,7 +90,7 @@ def test_threads_may_reply_at_once() -> None:
     """Eight partitions replying from eight threads give one reply, each time."""
     for _ in range(50):
         got: list[Reply] = []
-        slots = Gather(8, got.append).slots()
+        slots = CombinedReplies(8, got.append).slots()
         barrier = threading.Barrier(8)
 
         def reply(n: int) -> None:

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import pytest
 
-from cmdlog.node import deferred_interrupts
-from cmdlog.node.deferred_interrupts import NUMBERS, Interrupts
-from cmdlog.node.embedded import Embedded, open_embedded
+from cmdlog.node.embedded import deferred_interrupts
+from cmdlog.node.embedded.deferred_interrupts import NUMBERS, Interrupts
+from cmdlog.node.embedded.embedded import Embedded, open_embedded
 from cmdlog.node.queries import query
 from procedures.guard.authorizer import Mode
 from tests.node.apps.faulty import db

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cmdlog.node.assembly import MACHINE
-from cmdlog.node.embedded import Embedded
+from cmdlog.node.embedded.embedded import Embedded
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Durability, UnknownOutcome
 from cmdlog.node.queries.query import run_query
@@ -96,7 +96,7 @@ def close_gate(node: Node, files: HeldFiles) -> None:
     def at_rest() -> bool:
         sequencer, tail = node.sequencer, node._wal._tail
         with sequencer._lock:
-            owed = sequencer._notes.find_due(sequencer._streams.values())
+            owed = sequencer.log_feed._notes.find_due(sequencer._streams.values())
         return sequencer.idle and not owed and tail.sealed and node._wal.durable_block == tail.number
 
     wait_for(at_rest)
@@ -235,7 +235,7 @@ def test_states_ahead_of_a_log_that_lost_its_pages_are_discarded(tmp_path: Path,
 LOSES_A_BLOCK = """
 import os, signal, sys
 from pathlib import Path
-from cmdlog.node.embedded import Embedded
+from cmdlog.node.embedded.embedded import Embedded
 from cmdlog.wal import files
 from tests.node.rig import open_node
 from tests.waiting import wait_for

@@ -10,7 +10,7 @@ import pytest
 
 import cmdlog
 from cmdlog.errors import Aborted, ProcedureFailed
-from cmdlog.node.embedded import Embedded, open_embedded
+from cmdlog.node.embedded.embedded import Embedded, open_embedded
 from tests.node.apps.shelves import db
 from tests.node.rig import SMALL
 from tests.waiting import PATIENCE_S

@@ -21,9 +21,9 @@ import pytest
 
 import cmdlog
 from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
-from cmdlog.node import deferred_interrupts
-from cmdlog.node.deferred_interrupts import Unfinished
-from cmdlog.node.embedded import Embedded, EmbeddedInvalidParameters, open_embedded
+from cmdlog.node.embedded import deferred_interrupts
+from cmdlog.node.embedded.deferred_interrupts import Unfinished
+from cmdlog.node.embedded.embedded import Embedded, EmbeddedInvalidParameters, open_embedded
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.placing.thread_waiter import ReplyWaiter
 from cmdlog.node.sequencing import read_requests

@@ -14,9 +14,9 @@ import pytest
 
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.background.snapshotter import Snapshotter
-from cmdlog.node.embedded import Embedded
+from cmdlog.node.embedded.embedded import Embedded
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, UnknownOutcome
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.wal.errors import WalError, Wedged
 from cmdlog.wal.files import File, RealFiles
 from procedures.storage import state as state_module
@@ -231,17 +231,17 @@ def test_a_node_is_ready_as_long_as_it_accepts_calls(tmp_path: Path, monkeypatch
     pages = limited_pages(tmp_path, monkeypatch)
     pages.write_text("16")
     seen: list[tuple[bool, bool]] = []
-    begin, end = Troubles.begin_trouble, Troubles.end
+    begin, end = PartitionHealth.begin_trouble, PartitionHealth.end
 
     def noted(change: Callable[..., None]) -> Callable[..., None]:
-        def run(troubles: Troubles, *args: Any) -> None:
+        def run(troubles: PartitionHealth, *args: Any) -> None:
             change(troubles, *args)
             seen.append((troubles.full, node.ready))
 
         return run
 
-    monkeypatch.setattr(Troubles, "begin_trouble", noted(begin))
-    monkeypatch.setattr(Troubles, "end", noted(end))
+    monkeypatch.setattr(PartitionHealth, "begin_trouble", noted(begin))
+    monkeypatch.setattr(PartitionHealth, "end", noted(end))
     node = open_node(tmp_path / "data", inline=True, partitions=1)
     waiting = send(node, "store", id=1, seq=0, data=bytes(60_000))
     wait_for(lambda: not node.ready)

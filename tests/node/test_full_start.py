@@ -169,12 +169,12 @@ def test_a_call_that_hangs_as_the_log_fills_is_skipped_at_the_next_start(tmp_pat
         node = open_node(directory, **SMALL_RING)
         fill(node)
         for _ in range(3):
-            node.sequencer.flush_notes()
+            node.sequencer.log_feed.flush_notes()
         node.close()
         node = open_node(directory)
         assert node.status()["log"]["reserve"]["left_bytes"] >= skip_bytes(2)
         told: list[object] = []
-        node.sequencer.add_entries(
+        node.sequencer.intake.add_entries(
             [(p, RecordKind.SKIP, {"index": 1, "position": 0, "reason": "planted"}) for p in range(2)], told.append
         )
         wait_for(lambda: bool(told))

@@ -32,6 +32,10 @@ class Idle:
         self._blocks += self._per_look
         return self._blocks
 
+    @property
+    def log_feed(self) -> Idle:
+        return self
+
     def flush_notes(self) -> None:
         self.flushed += 1
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from cmdlog.node.embedded import open_embedded
+from cmdlog.node.embedded.embedded import open_embedded
 from cmdlog.testing import SMALL
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.opening.home import adopt

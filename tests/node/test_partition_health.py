@@ -7,14 +7,14 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from cmdlog.node.outcome import DiskFullRefusal, NotReady
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.sites.site_faults import RETRY_MAX_S, RETRY_S, pause_s
 
 
 def test_a_change_is_told_once(tmp_path: Path) -> None:
     """The same trouble again is no news; another kind is, and so is the end."""
     now = [100.0]
-    troubles = Troubles(str(tmp_path), wall=lambda: now[0])
+    troubles = PartitionHealth(str(tmp_path), wall=lambda: now[0])
     with capture_logs() as lines:
         for _ in range(5):
             troubles.begin_trouble([0, 1], "disk_full", "no room")
@@ -32,7 +32,7 @@ def test_a_change_is_told_once(tmp_path: Path) -> None:
 
 def test_a_full_volume_is_full_for_every_partition(tmp_path: Path) -> None:
     """All states lie on it; whatever else keeps a site from running concerns its own partitions."""
-    troubles = Troubles(str(tmp_path))
+    troubles = PartitionHealth(str(tmp_path))
     assert troubles.refusal(0) is None
     troubles.begin_trouble([1], "io", "broken")
     assert troubles.refusal(0) is None

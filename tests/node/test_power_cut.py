@@ -19,9 +19,10 @@ import pytest
 
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Reply
+from cmdlog.node.sequencing.log_feed import SequencerStart
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import LogControls
-from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
+from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import NO_KEY, decode_batch
@@ -81,10 +82,10 @@ class Machine:
             meter=StageTimings(["p"] * 8, partitions=PARTITIONS),
             on_failure=lambda error: None,
         )
-        sequencer = self.sequencer
-        self.log.start(sequencer, threads=0, sync=sync, waits=lambda: sequencer.waits, lax=lambda: sequencer.lax, early=True)
+        feed = self.sequencer.log_feed
+        self.log.start(feed, threads=0, sync=sync, waits=lambda: feed.waits, lax=lambda: feed.lax, early=True)
         for p in range(PARTITIONS):
-            self.sequencer.site_up(p, 0)
+            self.sequencer.site_feed.site_up(p, 0)
         self.files.before = self.before
 
     # -- the sites (Deliver) ---------------------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ class Machine:
         numbers = [params[0] for params in decode_batch(record).params()] if record.kind is RecordKind.BATCH else []
         self.state[partition] += numbers
         self.ahead += self.sequencer.watermarks()[partition]["durable"] < ident
-        self.sequencer.answered(partition, ident, [(0, 0, b"%d" % n) for n in numbers], bytes(len(numbers)))
+        self.sequencer.site_feed.answered(partition, ident, [(0, 0, b"%d" % n) for n in numbers], bytes(len(numbers)))
 
     # -- callers ---------------------------------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class Machine:
         call = Call(len(self.calls), self.chance.randrange(PARTITIONS), lax=self.chance.random() < 0.5)
         params = orjson.dumps([call.number, "x" * self.chance.choice([0, 10, 900])])
         try:
-            self.sequencer.add(call.partition, 7, params, NO_KEY, self.done(call), lax=call.lax)
+            self.sequencer.intake.add(call.partition, 7, params, NO_KEY, self.done(call), lax=call.lax)
         except CallRefused:
             return
         self.calls.append(call)

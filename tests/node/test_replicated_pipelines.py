@@ -22,7 +22,7 @@ class Member(Pipeline):
 
     def __init__(self, partitions: int = 2, *, leads: bool = True) -> None:
         super().__init__(partitions)
-        self.sequencer.refuse(NotReady("nobody leads"))
+        self.sequencer.intake.refuse(NotReady("nobody leads"))
         self.at = dict.fromkeys(self.at_site, 0)  # committed index by partition
         if leads:
             self.lead()
@@ -151,7 +151,7 @@ def test_the_block_of_an_entry_is_the_log_s() -> None:
     node = Member(leads=False)
     node.replicated.commit(0, [foreign(index)[1:] for index in (1, 2)], {1: 71, 2: 72}.get)
     node.serve(0)
-    assert node.sequencer.applied_block(0) == 71
+    assert node.sequencer.site_feed.applied_block(0) == 71
 
 
 def test_an_entry_of_an_earlier_leader_may_follow_a_proposal() -> None:
@@ -160,7 +160,7 @@ def test_an_entry_of_an_earlier_leader_may_follow_a_proposal() -> None:
     node.commit(foreign(1))
     node.replicated.lead({0: (TERM, 4), 1: (TERM, 1)}, catalog=4)
     told: list[object] = []
-    node.sequencer.add_entries([(0, RecordKind.SKIP, {"index": 2, "position": 0})], told.append)
+    node.sequencer.intake.add_entries([(0, RecordKind.SKIP, {"index": 2, "position": 0})], told.append)
     skip = node.log()
     assert [index for _, index, _ in skip] == [4]
     node.commit(foreign(2), empty(3), *skip)
@@ -178,7 +178,7 @@ def test_entries_of_an_earlier_leader_and_a_proposal_may_be_committed_apart() ->
     node = Member(leads=False)
     node.replicated.lead({0: (TERM, 4), 1: (TERM, 1)}, catalog=4)
     skips = [(0, RecordKind.SKIP, {"index": index, "position": 0}) for index in (1, 2)]
-    node.sequencer.add_entries(skips, lambda _reply: None)
+    node.sequencer.intake.add_entries(skips, lambda _reply: None)
     own = node.log()
     node.commit(foreign(1))
     assert node.sent() == [1]
@@ -363,7 +363,7 @@ def test_suspended_calls_are_refused_and_what_is_logged_is_kept() -> None:
     node.replicated.suspend_calls(NotReady("node 2 is full"))
     assert [type(reply) for call in (waiting, step, everywhere) for reply in call.replies] == [NotReady] * 5
     assert node.replicated.suspended
-    assert node.sequencer.standstill.refusing
+    assert node.sequencer.site_feed.refusing
     for place in (lambda: node.add(1), node.add_everywhere, node.read_everywhere):
         with pytest.raises(NotReady, match="node 2 is full"):
             place()
@@ -379,7 +379,7 @@ def test_suspended_calls_are_refused_and_what_is_logged_is_kept() -> None:
     node.commit(*node.log())
     node.serve(0)
     assert isinstance(reply_of(after), CallOutcome)
-    assert not node.sequencer.standstill.refusing
+    assert not node.sequencer.site_feed.refusing
     node.check_empty()
 
 
@@ -433,7 +433,7 @@ def test_control_entries_of_a_lost_leadership_are_unknown(taken: bool) -> None:
     """Once, also if the node fails later; and none of them is proposed afterwards."""
     node = Member()
     told: list[object] = []
-    node.sequencer.add_entries([(0, RecordKind.SKIP, {"index": 1, "position": 0})], told.append)
+    node.sequencer.intake.add_entries([(0, RecordKind.SKIP, {"index": 1, "position": 0})], told.append)
     if taken:
         node.take()
     assert node.replicated.step_down(NotReady("node 2 leads"), "unknown") == 1
@@ -447,10 +447,10 @@ def test_a_node_that_does_not_lead_proposes_no_entries() -> None:
     node = Member(leads=False)
     told: list[object] = []
     entry = (0, RecordKind.SKIP, {"index": 1, "position": 0})
-    node.sequencer.add_entries([entry], told.append)
+    node.sequencer.intake.add_entries([entry], told.append)
     node.lead()
     node.replicated.step_down(NotReady("node 2 leads"), "unknown")
-    node.sequencer.add_entries([entry], told.append)
+    node.sequencer.intake.add_entries([entry], told.append)
     assert [type(reply) for reply in told] == [UnknownOutcome, UnknownOutcome]
     assert node.take() is None
 
@@ -459,7 +459,7 @@ def test_who_waits_for_an_entry_that_is_durable_and_not_committed_learns_of_a_fa
     """Else a take-over that waits for its skips would keep the node from closing."""
     node = Member()
     told: list[object] = []
-    node.sequencer.add_entries([(0, RecordKind.SKIP, {"index": 1, "position": 0})], told.append)
+    node.sequencer.intake.add_entries([(0, RecordKind.SKIP, {"index": 1, "position": 0})], told.append)
     node.log()
     assert not told
     node.sequencer.failed(RuntimeError("the disk is gone"))
@@ -470,7 +470,7 @@ def test_who_waits_for_a_committed_entry_is_not_told_twice() -> None:
     """Its site may still have it when the node fails."""
     node = Member()
     told: list[object] = []
-    node.sequencer.add_entries([(0, RecordKind.SKIP, {"index": 1, "position": 0})], told.append)
+    node.sequencer.intake.add_entries([(0, RecordKind.SKIP, {"index": 1, "position": 0})], told.append)
     node.commit(*node.log())
     node.sequencer.failed(RuntimeError("the disk is gone"))
     assert [type(reply) for reply in told] == [CallOutcome]

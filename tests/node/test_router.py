@@ -33,7 +33,7 @@ class Placings:
         self.many = 0  # calls that came together
         self.refusal: CallRefused | None = None
         self.catalog = 1  # of the code that runs
-        self.reads = self
+        self.reads = self.intake = self
 
     def check(self, catalog: int) -> None:
         if self.refusal is not None:

@@ -83,11 +83,11 @@ def test_what_no_block_can_take_is_not_pending() -> None:
     pipe.take()
     pipe.add(0)
     assert pipe.take(5000) is None
-    assert pipe.sequencer.pending_bytes == 0
+    assert pipe.sequencer.log_feed.pending_bytes == 0
     pipe.write()
     pipe.sync()
     pipe.serve(0)
-    assert pipe.sequencer.pending_bytes > 0
+    assert pipe.sequencer.log_feed.pending_bytes > 0
     pipe.settle()
     pipe.check_empty()
 
@@ -102,7 +102,7 @@ def test_what_a_block_had_no_room_for_is_asked_for_again() -> None:
     assert block is not None
     assert [r.partition for r in block.records if r.kind is RecordKind.BATCH] == [0]
     assert pipe.kicks == 1
-    assert pipe.sequencer.pending_bytes > 0
+    assert pipe.sequencer.log_feed.pending_bytes > 0
     pipe.settle()
     pipe.check_empty()
 
@@ -116,13 +116,14 @@ def test_a_block_keeps_its_limit_with_notes_and_many_batches(size: int) -> None:
         for p in range(8):
             pipe.add(p, size=size)
         if n % 3 == 0:
-            pipe.sequencer.add_record(encode_record(RecordKind.DIGEST, bytes(n * 13 % 900), partition=0, term=3, index=1))
+            record = encode_record(RecordKind.DIGEST, bytes(n * 13 % 900), partition=0, term=3, index=1)
+            pipe.sequencer.log_feed.add_record(record)
     for _ in range(500):
         block = pipe.take(bytes_max)
         if block is None:
             break
         assert block_bytes([r.raw for r in block.records]) <= bytes_max
-    assert pipe.sequencer.pending_bytes == 0
+    assert pipe.sequencer.log_feed.pending_bytes == 0
     assert sum(len(pipe.numbers(p)) for p in range(8)) == len(pipe.calls)
 
 
@@ -133,7 +134,7 @@ def test_a_block_keeps_its_limit_with_entries_of_every_partition() -> None:
     for size in (16_384, 16_384, 16_384, 14_900):  # as the limits count: together no byte less than the block takes
         pipe.add(0, size=size - CALL_OVERHEAD_BYTES - len(b'[0,""]'))
     for p in range(4):
-        pipe.sequencer.add_entry(p, RecordKind.SKIP, {"index": 1, "position": 1, "reason": "x" * 400}, lambda _reply: None)
+        pipe.sequencer.intake.add_entry(p, RecordKind.SKIP, {"index": 1, "position": 1, "reason": "x" * 400}, lambda _reply: None)
     block = pipe.take(bytes_max)
     assert block is not None
     assert sum(record.kind is RecordKind.SKIP for record in block.records) == 4
@@ -144,7 +145,7 @@ def test_a_large_note_and_a_large_step_take_two_blocks() -> None:
     """A multi-partition call that does not fit beside waiting notes follows them, and neither waits for ever."""
     pipe = Pipeline(2, limits=Limits(batch_bytes_max=30_000))
     for _ in range(3):
-        pipe.sequencer.add_record(encode_record(RecordKind.DIGEST, bytes(9000), partition=0, term=3, index=1))
+        pipe.sequencer.log_feed.add_record(encode_record(RecordKind.DIGEST, bytes(9000), partition=0, term=3, index=1))
     pipe.add_everywhere(size=14_000)
     first, second = pipe.take(32 << 10), pipe.take(32 << 10)
     assert first is not None
@@ -194,14 +195,14 @@ def test_add_many_is_all_or_nothing() -> None:
     pipe = Pipeline(2, limits=Limits(inflight_calls_max=3))
     with pytest.raises(Overloaded):
         pipe.add_many([0, 1, 0, 1])
-    pipe.sequencer.standstill.turn_away({1: DiskFullRefusal("full")})
+    pipe.sequencer.site_feed.turn_away({1: DiskFullRefusal("full")})
     with pytest.raises(DiskFullRefusal):
         pipe.add_many([0, 1])
     with pytest.raises(DiskFullRefusal):
         pipe.add_everywhere()
     pipe.check_empty()
     pipe.add_many([0, 0])
-    pipe.sequencer.standstill.turn_away({1: None})
+    pipe.sequencer.site_feed.turn_away({1: None})
     pipe.add_many([1])
     pipe.settle()
     pipe.check_empty()
@@ -274,7 +275,7 @@ def test_control_entries_go_first_and_report_once() -> None:
     pipe = Pipeline(1)
     told: list[Any] = []
     pipe.add(0)
-    pipe.sequencer.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0, "reason": "test"}, told.append)
+    pipe.sequencer.intake.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0, "reason": "test"}, told.append)
     block = pipe.take()
     assert block is not None
     assert [r.kind for r in block.records][:2] == [RecordKind.SKIP, RecordKind.BATCH]
@@ -292,11 +293,11 @@ def test_notes_wait_for_a_block_and_report_when_durable() -> None:
     """Notes alone make no block until they are flushed; each `done` belongs to the block that holds its note."""
     pipe = Pipeline(1)
     told: list[int] = []
-    pipe.sequencer.add_record(a_note(), lambda: told.append(1))
+    pipe.sequencer.log_feed.add_record(a_note(), lambda: told.append(1))
     assert pipe.take() is None
-    pipe.sequencer.flush_notes()
+    pipe.sequencer.log_feed.flush_notes()
     assert pipe.take() is not None
-    pipe.sequencer.add_record(a_note(), lambda: told.append(2))
+    pipe.sequencer.log_feed.add_record(a_note(), lambda: told.append(2))
     pipe.write()
     pipe.sync()
     assert told == [1]
@@ -311,10 +312,10 @@ def test_idle_flush_of_nothing_is_no_block() -> None:
     pipe.add(0)
     pipe.settle()
     for _ in range(5):
-        pipe.sequencer.flush_notes()
+        pipe.sequencer.log_feed.flush_notes()
         pipe.settle()
     blocks = len(pipe.blocks)
-    pipe.sequencer.flush_notes()
+    pipe.sequencer.log_feed.flush_notes()
     assert pipe.take() is None
     assert len(pipe.blocks) == blocks
 
@@ -328,9 +329,9 @@ def test_failure_tells_everybody_once_and_lets_nobody_in() -> None:
     pipe.sync()
     waiting += [pipe.add_everywhere(), pipe.read_everywhere()[1], pipe.read_one(1)]
     entry: list[Any] = []
-    pipe.sequencer.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0, "reason": ""}, entry.append)
+    pipe.sequencer.intake.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0, "reason": ""}, entry.append)
     pipe.take()
-    pipe.sequencer.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0, "reason": ""}, entry.append)
+    pipe.sequencer.intake.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0, "reason": ""}, entry.append)
     error = WriteFailed("fdatasync: Input/output error")
     pipe.sequencer.failed(error)
     pipe.sequencer.failed(WriteFailed("again"))
@@ -341,13 +342,13 @@ def test_failure_tells_everybody_once_and_lets_nobody_in() -> None:
         assert all(isinstance(r, UnknownOutcome) and "Input/output" in str(r) for r in call.replies)
     with pytest.raises(NotReady, match="Input/output"):
         pipe.add(0)
-    pipe.sequencer.add_entry(0, RecordKind.SKIP, {}, entry.append)
+    pipe.sequencer.intake.add_entry(0, RecordKind.SKIP, {}, entry.append)
     assert len(entry) == 3
     pipe.check_empty()
     while any(pipe.serve(p) for p in (0, 1)):
         pass
-    pipe.sequencer.site_down(0)
-    pipe.sequencer.site_up(0, 0)
+    pipe.sequencer.site_feed.site_down(0)
+    pipe.sequencer.site_feed.site_up(0, 0)
     pipe.sync()
     assert all(len(call.replies) <= 2 for call in waiting)
     pipe.check_empty()
@@ -364,15 +365,15 @@ def test_an_answer_is_given_although_the_log_has_failed_meanwhile() -> None:
     pipe.wedged = True
     pipe.serve(0)
     assert isinstance(first.replies[0], CallOutcome)
-    pipe.sequencer.site_down(0)
-    pipe.sequencer.site_up(0, 1)
+    pipe.sequencer.site_feed.site_down(0)
+    pipe.sequencer.site_feed.site_up(0, 1)
 
 
 def test_an_entry_that_was_applied_before_it_was_durable_is_told_when_the_log_fails() -> None:
     """Before a call with durability=async a site may answer first; whoever waits for the entry still hears that nobody knows."""
     pipe = Pipeline(1)
     told: list[object] = []
-    pipe.sequencer.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0}, told.append)
+    pipe.sequencer.intake.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0}, told.append)
     pipe.add(0, lax=True)
     assert pipe.take() is not None
     pipe.write()

@@ -94,12 +94,12 @@ class Interleavings(RuleBasedStateMachine):
     def add_entry(self, p: int) -> None:
         told: list[Any] = []
         self.entries.append(told)
-        self.pipe.sequencer.add_entry(p, RecordKind.SKIP, {"index": 0, "position": 0}, told.append)
+        self.pipe.sequencer.intake.add_entry(p, RecordKind.SKIP, {"index": 0, "position": 0}, told.append)
 
     @rule()
     def note(self) -> None:
-        self.pipe.sequencer.add_record(a_note())
-        self.pipe.sequencer.flush_notes()
+        self.pipe.sequencer.log_feed.add_record(a_note())
+        self.pipe.sequencer.log_feed.flush_notes()
 
     @rule(bytes_max=st.sampled_from([8 << 10, BLOCK_BYTES_MAX]))
     def take(self, bytes_max: int) -> None:
@@ -145,7 +145,7 @@ class Interleavings(RuleBasedStateMachine):
         """What is in flight is exactly what was placed and not answered."""
         waiting = sum((self.PARTITIONS if c.partition < 0 else 1) - len(c.replies) for c in self.pipe.calls)
         assert self.pipe.sequencer.admission.inflight_calls == waiting
-        assert self.pipe.sequencer.pending_bytes + self.pipe.sequencer.admission.held_bytes >= 0
+        assert self.pipe.sequencer.log_feed.pending_bytes + self.pipe.sequencer.admission.held_bytes >= 0
 
     def teardown(self) -> None:
         if not self.over:

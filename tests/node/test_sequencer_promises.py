@@ -100,8 +100,8 @@ def test_marks_and_digests_never_run_ahead_of_the_disk() -> None:
         pipe.write()
         pipe.serve(0)
     pipe.sync()
-    pipe.sequencer.add_record(a_note())
-    pipe.sequencer.flush_notes()
+    pipe.sequencer.log_feed.add_record(a_note())
+    pipe.sequencer.log_feed.flush_notes()
     block = pipe.take()
     assert block is not None
     assert [r.index for r in block.records if r.kind is RecordKind.COMMIT_MARK] == [1]
@@ -191,15 +191,15 @@ def test_the_log_hears_whether_somebody_waits_for_a_block() -> None:
         (False, lambda: pipe.add(0, lax=True)),
         (True, lambda: pipe.add(0, lax=False)),
         (True, lambda: pipe.add_many([0, 0], lax=[True, False])),
-        (True, lambda: sequencer.add_entry(0, RecordKind.SKIP, {"index": 0, "position": 0}, told.append)),
-        (False, lambda: sequencer.add_record(a_note())),
-        (True, lambda: sequencer.add_record(a_note(), lambda: told.append(1))),
+        (True, lambda: sequencer.intake.add_entry(0, RecordKind.SKIP, {"index": 0, "position": 0}, told.append)),
+        (False, lambda: sequencer.log_feed.add_record(a_note())),
+        (True, lambda: sequencer.log_feed.add_record(a_note(), lambda: told.append(1))),
     ]
     for waits, fill in fills:
         fill()
-        sequencer.flush_notes()
+        sequencer.log_feed.flush_notes()
         assert pipe.take() is not None
-        assert pipe.sequencer.waits is waits
+        assert pipe.sequencer.log_feed.waits is waits
         pipe.settle()
 
 

@@ -78,8 +78,8 @@ def test_a_multi_partition_call_is_met_on_the_first_partition_alone() -> None:
     assert [len(pipe.at_site[p]) for p in range(3)] == [1, 0, 0]
     index = pipe.blocks[-1].records[0].index
     assert (
-        pipe.sequencer.standstill.places_of(0, index)
-        == pipe.sequencer.standstill.places_of(2, index)
+        pipe.sequencer.site_feed.places_of(0, index)
+        == pipe.sequencer.site_feed.places_of(2, index)
         == [(0, index), (1, index), (2, index)]
     )
     pipe.lose_site(0)
@@ -87,7 +87,7 @@ def test_a_multi_partition_call_is_met_on_the_first_partition_alone() -> None:
     assert [len(pipe.at_site[p]) for p in range(3)] == [1, 0, 0]
     assert pipe.serve(0)
     assert all(pipe.at_site[p] for p in (1, 2))
-    assert pipe.sequencer.standstill.places_of(2, index) == []
+    assert pipe.sequencer.site_feed.places_of(2, index) == []
     pipe.settle()
     pipe.check_empty()
     assert len(call.replies) == 3 or len(call.replies) == 1

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from cmdlog.node import site_events as module
 from cmdlog.node.outcome import CallOutcome, Done, Reply, UnknownOutcome
-from cmdlog.node.site_events import Desk, SkipNotLogged
+from cmdlog.node.site_events import SiteEvents, SkipNotLogged
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.wal.format.record import RecordKind
@@ -35,7 +35,11 @@ class Log:
         self.events: list[tuple[str, Any]] = []
 
     @property
-    def standstill(self) -> Log:
+    def site_feed(self) -> Log:
+        return self
+
+    @property
+    def intake(self) -> Log:
         return self
 
     def places_of(self, partition: int, index: int) -> list[tuple[int, int]]:
@@ -60,14 +64,14 @@ class Log:
         self.events.append(("lost", list(partitions)))
 
 
-def make_desk(folder: Path, log: Log) -> Desk:
+def make_desk(folder: Path, log: Log) -> SiteEvents:
     """A desk over one partition that has applied nothing."""
     (folder / "state").mkdir()
     PartitionState.open(state_path(str(folder), 0), partition=0).close()
     unused: Any = None
     standing: Any = log
     boot: Any = SimpleNamespace(catalog=1)
-    return Desk(str(folder), unused, unused, boot, sequencer=standing, snapshots=standing, leave_out=lambda *_: None)
+    return SiteEvents(str(folder), unused, unused, boot, sequencer=standing, snapshots=standing, leave_out=lambda *_: None)
 
 
 def test_a_durable_skip_is_given_to_the_next_site(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_node_that_refuses_calls_serves_stale_reads() -> None:
     """As one that does not lead; one that has ended serves nothing."""
     pipe, told = Pipeline(1), list[Reply]()
     place = pipe.sequencer.reads.place
-    pipe.sequencer.refuse(NotReady("another node leads"))
+    pipe.sequencer.intake.refuse(NotReady("another node leads"))
     with pytest.raises(NotReady, match="another node"):
         place(0, 1, b"[]", told.append, procedure=0, lax=True)
     place(0, 2, b"[]", told.append, procedure=0, lax=True, stale=True)

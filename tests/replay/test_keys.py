@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cmdlog.node.outcome import CallOutcome, Reply
-from cmdlog.node.placing.combine_replies import Gather
+from cmdlog.node.placing.combine_replies import CombinedReplies
 from procedures.idempotency.key_table import Figures, KeyTable, stored_keys
 from procedures.idempotency.known_outcome import KeyPolicy, time_mark
 from procedures.storage.state import PartitionState
@@ -93,7 +93,7 @@ def test_a_call_on_all_partitions_keeps_its_list_of_results(tmp_path: Path) -> N
         reshape(FILES, node.directory, groups, partitions=partitions)
         pieces = [known(node.directory, p, shared=True)[key] for p in range(partitions)]
         got: list[Reply] = []
-        gather = Gather(partitions, got.append).slots()
+        gather = CombinedReplies(partitions, got.append).slots()
         for done, piece in zip(gather, pieces, strict=True):
             assert piece is not None
             done(CallOutcome(0, TXN, piece))

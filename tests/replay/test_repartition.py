@@ -16,7 +16,7 @@ from sqlalchemy import Column, Integer
 
 from bench import _tpcc as tpcc
 from cmdlog.errors import Aborted, KeyReused
-from cmdlog.node.embedded import Embedded, open_embedded
+from cmdlog.node.embedded.embedded import Embedded, open_embedded
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.settings import BadSetting

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from cmdlog.node.outcome import CallOutcome, Reply
-from cmdlog.node.placing.combine_replies import Gather
+from cmdlog.node.placing.combine_replies import CombinedReplies
 from procedures.idempotency.key_table import Figures
 from procedures.idempotency.known_calls import KnownCalls
 from procedures.idempotency.known_outcome import Fresh, KeyPolicy, Status, key_fingerprint
@@ -170,7 +170,7 @@ def test_a_call_on_all_partitions_keeps_its_list_of_results(tmp_path: Path, floo
         assert sessions_of(node.directory, 0) == {}
         pieces = [sessions_of(node.directory, p, shared=True)[ONE][1][2] for p in range(partitions)]
         got: list[Reply] = []
-        for done, piece in zip(Gather(partitions, got.append).slots(), pieces, strict=True):
+        for done, piece in zip(CombinedReplies(partitions, got.append).slots(), pieces, strict=True):
             done(CallOutcome(0, TXN, piece))
         assert [reply.body for reply in got if isinstance(reply, CallOutcome)] == [b'["other 0","other 1","other 2"]']
     assert (1 in sessions_of(node.directory, 0, shared=True)[ONE][1]) is (floor == 0)

@@ -39,7 +39,7 @@ from cmdlog.api.routes.service import Service, headers_of_problem, json_answer
 from cmdlog.api.routes.strict_route import IncomingOf, ServiceOf, route, router
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
-from cmdlog.node.status import Overview
+from cmdlog.node.status import StatusOverview
 from cmdlog.operator_error import full_text
 from snapshot.errors import PointRefused, SnapshotError
 
@@ -72,7 +72,7 @@ class ColdRoutes(FastAPI):
         return self.document.get()
 
 
-def _overview(service: Service) -> Overview | None:
+def _overview(service: Service) -> StatusOverview | None:
     node = service.maybe_node
     return None if node is None else node.overview
 
@@ -206,7 +206,7 @@ async def show_ready(service: ServiceOf) -> Response:
     raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()), **state)
 
 
-def _check_member(overview: Overview | None) -> dict[str, str]:
+def _check_member(overview: StatusOverview | None) -> dict[str, str]:
     """Of a member of a cluster its state, role and leader; {} of a node alone. Raises: Problem, when it serves no calls."""
     if overview is None or overview.cluster is None:
         return {}

@@ -63,7 +63,7 @@ class ClusterDeployer(Deployer):
             raise SwitchUnfinished(f"the new code may not be committed: {reply}", hint="deploy the same code again")
 
     def _runs(self, version: int) -> bool:
-        return self._code.is_bound and self._ground.sequencer.code.version >= version
+        return self._code.is_bound and self._ground.sequencer.intake.code_version >= version
 
     def _switch(
         self, db: Database, value: Mapping[str, Any], entries: Mapping[int, Mapping[str, Any]], began: float

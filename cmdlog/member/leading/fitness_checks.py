@@ -13,7 +13,7 @@ import structlog
 
 from cmdlog.cluster.leader_fitness import FIT, Unfitness
 from cmdlog.member.leadership import Standing
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.sites.site_faults import DIVERGED, FULL
 from cmdlog.node.sites.site_progress import SiteStall
 
@@ -31,7 +31,7 @@ class FitnessChecks:
 
     def __init__(
         self,
-        troubles: Troubles,
+        troubles: PartitionHealth,
         *,
         stalls: Callable[[], Collection[SiteStall]],
         is_full: Callable[[], bool],

@@ -24,7 +24,7 @@ from cmdlog.member.takeover import Takeover
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
-from cmdlog.node.site_events import Desk
+from cmdlog.node.site_events import SiteEvents
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.raft.configuration import NodeId
@@ -43,7 +43,7 @@ class LeaderGround:
     marks: ExecutedMarks
     sequencer: Sequencer
     keys: KeyOwners
-    desk: Desk
+    desk: SiteEvents
     sites: InlineSites | ProcessSites
     steps: LeaderSteps
     network: PeerTransport

@@ -85,7 +85,7 @@ class LeaderSteps:
                 for half in self._machine.half_skips()
                 for p in half.missing
             ]
-            self._sequencer.add_entries(entries, _ignore)
+            self._sequencer.intake.add_entries(entries, _ignore)
             return True
 
     def skips_finished(self) -> bool:
@@ -127,7 +127,7 @@ class LeaderSteps:
         with self._driver.lock:
             if not entries or not self.still(terms):
                 return 0
-            self._sequencer.add_entries(entries, done)
+            self._sequencer.intake.add_entries(entries, done)
         return len(entries)
 
     def run_newest_code(self, terms: tuple[int, ...]) -> bool:

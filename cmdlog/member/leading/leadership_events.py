@@ -47,7 +47,7 @@ class LeadershipEvents:
     def begin_leading(self, terms: tuple[int, ...]) -> None:
         """All groups are led here."""
         self._named = self._leadership.node
-        self._sequencer.refuse(NotLeading("this node takes over; the call is safe to repeat here"))
+        self._sequencer.intake.refuse(NotLeading("this node takes over; the call is safe to repeat here"))
         self._take_over(terms)
 
     def end_leading(self, leader: NodeId | None) -> None:
@@ -70,7 +70,7 @@ class LeadershipEvents:
         known = leader is not None or self._nameless >= NAMELESS_TICKS
         if follows and known and leader != self._named and isinstance(self._sequencer.admission.refusal, NoLeader | NotLeading):
             self._named = leader
-            self._sequencer.refuse(self._refusal(leader))
+            self._sequencer.intake.refuse(self._refusal(leader))
 
     def _refusal(self, leader: NodeId | None) -> NotReady:
         if leader is None or leader == self._leadership.node:

@@ -13,7 +13,7 @@ import structlog
 
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.member.leading.leader_parts import LeaderParts
-from cmdlog.node.site_events import Desk
+from cmdlog.node.site_events import SiteEvents
 from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 
 KEEP: Final = (
@@ -29,7 +29,7 @@ class Divergences:
     """Under the driver's lock."""
 
     def __init__(
-        self, file: DivergenceFile, desk: Desk, *, describe: Callable[[int, int], str], leading: Callable[[], LeaderParts]
+        self, file: DivergenceFile, desk: SiteEvents, *, describe: Callable[[int, int], str], leading: Callable[[], LeaderParts]
     ) -> None:
         """`describe` names an entry of a partition with its calls; `leading` gives the parts that are to look whether to lead."""
         self._file, self._desk, self._describe, self._leading = file, desk, describe, leading

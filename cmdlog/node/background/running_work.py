@@ -35,7 +35,7 @@ class StalledWork:
     seconds: float
 
     def as_stall(self) -> dict[str, Any]:
-        """In the form of a site that makes no progress (`cmdlog.node.status.Overview.stalls`); no partition waits for it."""
+        """In the form of a site that makes no progress (`StatusOverview.stalls`); no partition waits for it."""
         return {
             "site": None,
             "kind": self.kind,

@@ -148,7 +148,7 @@ class Deployer:
     def _deploy(self, bundle: Bundle, *, migrate: bool, plan: bool) -> dict[str, Any]:
         ground, code = self._ground, self._ground.code
         same = code.newest_hash == bundle.hash
-        if same and ground.sequencer.code.version == code.newest:
+        if same and ground.sequencer.intake.code_version == code.newest:
             return DeployAnswer(code.newest, changed=False).to_json()
         version = code.newest if same else max(self._tried, code.newest) + 1
         self._work.enter("checking the code")
@@ -156,7 +156,7 @@ class Deployer:
         db = self._load(bundle)
         self._work.enter("comparing the tables")
         tables = self._plan(db)
-        at = ground.sequencer.code.reserve_txn()
+        at = ground.sequencer.intake.reserve_txn()
         value = catalog_value(db, bundle, version, code.newest_value, partitions=ground.partitions, stated_at=at)
         value |= replaced_by_deploy(code, bundle)
         if not same:
@@ -199,11 +199,11 @@ class Deployer:
     def _migrate(self, db: Database, value: Mapping[str, Any], *, logged: bool) -> DeployAnswer:
         """With calls paused. `logged`: the log has the code already."""
         began = time.monotonic()
-        self._ground.sequencer.code.hold_calls()
+        self._ground.sequencer.intake.hold_calls()
         try:
             entries = self._prepare(value, logged=logged)
         except BaseException:
-            self._ground.sequencer.code.accept_calls()
+            self._ground.sequencer.intake.accept_calls()
             raise
         if logged:  # from here on calls stay refused if something fails: the former code does not suit the tables
             self._add_tables(entries)
@@ -219,7 +219,7 @@ class Deployer:
             self._tried = version  # from here on the sites know it, whether it comes into the log or not
             ground.sites.add_code(version, str(value["bundle"]), partitions=partitions_of(value))
         sites = PreparedSites(ground.sites, ground.changes, ground.partitions)
-        at = ground.sequencer.code.reserve_txn()
+        at = ground.sequencer.intake.reserve_txn()
         entries = sites.prepare(version, at, lambda done, problem: self._await(done, problem, MIGRATION_S_MAX))
         try:
             self._check_fit(self._record(value), entries)
@@ -230,7 +230,7 @@ class Deployer:
 
     def _try_change(self, value: Mapping[str, Any]) -> Trial:
         ground = self._ground
-        former, tick = str(ground.code.newest_value["bundle"]), txn_tick(TxnId(ground.sequencer.code.reserve_txn()))
+        former, tick = str(ground.code.newest_value["bundle"]), txn_tick(TxnId(ground.sequencer.intake.reserve_txn()))
         version = int(value["version"])
         self._work.enter("trying the migrations")
         return try_change(TrialOrder(str(value["bundle"]), former, ground.directory, ground.partitions, version, tick))
@@ -281,7 +281,7 @@ class Deployer:
         self._await_applied(entries)
 
     def _place_entries(self, changes: Sequence[tuple[int, RecordKind, dict[str, Any]]], done: Done) -> None:
-        self._ground.sequencer.add_entries(changes, done)
+        self._ground.sequencer.intake.add_entries(changes, done)
 
     def _await_applied(self, partitions: Collection[int]) -> None:
         """What is durable of these partitions now is applied on return."""
@@ -315,8 +315,8 @@ class Deployer:
     ) -> DeployAnswer:
         """`began`: since when no call could be placed, or just now."""
         version = int(value["version"])
-        self._ground.sequencer.code.switch_code(version, lambda: self._ground.bind(db, version))
-        self._ground.sequencer.code.accept_calls()
+        self._ground.sequencer.intake.switch_code(version, lambda: self._ground.bind(db, version))
+        self._ground.sequencer.intake.accept_calls()
         pause_ms = round((time.monotonic() - began) * 1000, 3)
         log.info("code_deployed", catalog_version=version, bundle=str(value["hash"])[:12], pause_ms=pause_ms)
         return DeployAnswer.of_entries(version, entries, pause_ms)

@@ -10,7 +10,7 @@ import orjson
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Reply
 
 
-class Gather:
+class CombinedReplies:
     """Calls `done` once, when every partition has replied.
 
     All partitions OK: the body is a JSON list of results in partition order, the TxnId the highest one (for a write they are all

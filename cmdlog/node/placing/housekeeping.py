@@ -60,12 +60,12 @@ class Housekeeping:
 
     def _run(self) -> None:
         seen = quiet = 0
-        while not self._stop.wait(REST_S if quiet > REST_AFTER_ROUNDS and self._sequencer.votes_alone else IDLE_FLUSH_S):
-            quiet = quiet + 1 if self._sequencer.blocks == seen else 0
+        while not self._stop.wait(REST_S if quiet > REST_AFTER_ROUNDS and self._sequencer.log_feed.votes_alone else IDLE_FLUSH_S):
+            quiet = quiet + 1 if self._sequencer.log_feed.blocks == seen else 0
             if quiet and not self._failed():
                 with contextlib.suppress(WalError):
-                    self._sequencer.flush_notes()
-            seen = self._sequencer.blocks
+                    self._sequencer.log_feed.flush_notes()
+            seen = self._sequencer.log_feed.blocks
             if time.monotonic() > self._speeds_at + SPEEDS_EVERY_S:
                 self._save_speeds()
             self._keys.tidy(self._look_up)

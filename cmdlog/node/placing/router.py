@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, CodeChanged, Done, Durability, Reply, UnknownOutcome
-from cmdlog.node.placing.combine_replies import Gather
+from cmdlog.node.placing.combine_replies import CombinedReplies
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL
 from cmdlog.node.sequencing.flight import CallRow
@@ -135,14 +135,14 @@ class Router:
             for route, partition, body, key, done, durability in calls
         ]
         try:
-            self._sequencer.add_many(rows, catalog=calls[0][0].catalog)
+            self._sequencer.intake.add_many(rows, catalog=calls[0][0].catalog)
         except CodeChanged:
             return False
         return True
 
     def end_session(self, session: bytes) -> None:
         """Its client makes no more calls under it: what comes is refused, and what is kept of it may go."""
-        self._sequencer.end_session(session, self._keys.sessions.end(session))
+        self._sequencer.intake.end_session(session, self._keys.sessions.end(session))
 
     def _place_bound(self, call: Encoded) -> None:
         """Places one call; one of replaced code is bound to the code that runs. Raises: CallRefused."""
@@ -174,7 +174,7 @@ class Router:
             self._answer_here(route, done, _unclaimed(key, owner))
         else:
             try:
-                self._sequencer.add(
+                self._sequencer.intake.add(
                     partition, route.number, body, key or NO_KEY, self._settling(key, done), lax=lax, catalog=route.catalog
                 )
             except CallRefused:
@@ -192,7 +192,7 @@ class Router:
             dated = _dated(partition, done)
             place(partition, next(self._idents), calls, dated, procedure=route.number, lax=True, stale=True)
             return partition
-        for partition, slot in enumerate(Gather(self._partitions, self._counted(route, done), read=True).slots()):
+        for partition, slot in enumerate(CombinedReplies(self._partitions, self._counted(route, done), read=True).slots()):
             try:
                 place(partition, next(self._idents), calls, _dated(partition, slot), procedure=-1, lax=True, stale=True)
             except CallRefused as refusal:
@@ -208,7 +208,7 @@ class Router:
         try:
             if len(catalogs) > 1:
                 raise CodeChanged
-            self._sequencer.add_many(calls, catalog=catalogs.pop())
+            self._sequencer.intake.add_many(calls, catalog=catalogs.pop())
         except CodeChanged:
             for each, call in zip(given, calls, strict=True):
                 self._unclaim(call[3])
@@ -231,14 +231,16 @@ class Router:
         count = self._partitions
         if route.read_only:
             idents = [next(self._idents) for _ in range(count)]
-            self._sequencer.reads.place_everywhere(idents, _read_of(route, body), Gather(count, done, read=True).slots(), lax=lax)
+            self._sequencer.reads.place_everywhere(
+                idents, _read_of(route, body), CombinedReplies(count, done, read=True).slots(), lax=lax
+            )
             return
         if key and (owner := self._keys.claim(key, EVERYWHERE)) != EVERYWHERE:
             done(_unclaimed(key, owner))
             return
         try:
-            slots = Gather(count, self._settling(key, done), each=route.procedure.each).slots()
-            self._sequencer.add_everywhere(route.number, body, key or NO_KEY, slots, lax=lax, catalog=route.catalog)
+            slots = CombinedReplies(count, self._settling(key, done), each=route.procedure.each).slots()
+            self._sequencer.intake.add_everywhere(route.number, body, key or NO_KEY, slots, lax=lax, catalog=route.catalog)
         except CallRefused:
             self._unclaim(key)
             raise

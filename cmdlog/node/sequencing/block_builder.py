@@ -18,12 +18,12 @@ from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.call_places import places_bytes_max
-from cmdlog.wal.ids import MULTI_PARTITION
+from cmdlog.wal.ids import MULTI_PARTITION, TxnId
 
 Taken = list[tuple[PartitionPipeline, Flight]]
 
 
-class Closing:
+class BlockBuilder:
     """Takes from the pipelines that are busy."""
 
     def __init__(self, pipelines: PipelineSet, limits: Limits, clock: HybridClock, *, catalog: int, names_places: bool) -> None:
@@ -41,6 +41,10 @@ class Closing:
     def reserve_tick(self) -> int:
         """A tick of its own."""
         return self._clock.reserve(1)
+
+    def closed_txn(self) -> TxnId:
+        """No TxnId up to it will be given any more."""
+        return self._clock.closed()
 
     def close_batches(self, bytes_max: int) -> tuple[Taken, int]:
         """What the block of this size gets, and how many bytes of calls (`Pending.size_bytes`) that closes."""

@@ -20,7 +20,7 @@ MARKS_EVERY_S: Final = 0.05  # commit marks and closed TxnIds of all streams, wh
 Note = tuple[bytes, Callable[[], None] | None]  # a control record, and what is called when it is durable
 
 
-class Notes:
+class ControlRecords:
     """What waits for the next block. `due` asks for a block though no calls bring one."""
 
     __slots__ = ("_marks_at", "_room_bytes", "_waiting", "due")

@@ -1,6 +1,6 @@
 """All partitions' pipelines: the lock of everything that works on them, and the ways out of them, to the sites and the log.
 
-One rule: the caller holds the lock, but for `wake_log` and `group_calls`, which take none, and `end_session`.
+One rule: the caller holds the lock, but for `wake_log` and `group_calls`.
 """
 
 from __future__ import annotations
@@ -56,12 +56,6 @@ class PipelineSet:
                 self._deliver.batch(pipeline.partition, item.record, item.index)
             else:
                 self.send_read(item)
-
-    def end_session(self, session: bytes, partitions: Iterable[int]) -> None:
-        """The next batches of these partitions say that the session has ended; none is made for that alone."""
-        with self.lock:
-            for partition in partitions:
-                self.by_partition[partition].ended.append(session)
 
     def send_read(self, read: Read) -> None:
         """Gives a read to its site, after everything that the site was given."""

@@ -15,13 +15,13 @@ from typing import Final
 
 from cmdlog.node.outcome import CallRefused, Done, NotReady, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission
-from cmdlog.node.sequencing.block_builder import Closing
-from cmdlog.node.sequencing.commits import Commits
+from cmdlog.node.sequencing.block_builder import BlockBuilder
 from cmdlog.node.sequencing.flight import Flight
-from cmdlog.node.sequencing.halted_partitions import LOOK_S, take_callers
+from cmdlog.node.sequencing.log_feed import LogFeed
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests
+from cmdlog.node.sequencing.site_feed import LOOK_S, take_callers
 from cmdlog.wal.format.record import peek_record
 
 COMMIT_S: Final = 1.0  # for what was proposed to be committed, when the node stops and nobody has taken its leadership
@@ -31,9 +31,9 @@ class ReplicatedPipelines:
     """Thread-safe, by the lock of the pipelines."""
 
     def __init__(
-        self, pipelines: PipelineSet, commits: Commits, admission: Admission, closing: Closing, reads: ReadRequests
+        self, pipelines: PipelineSet, log_feed: LogFeed, admission: Admission, builder: BlockBuilder, reads: ReadRequests
     ) -> None:
-        self._pipelines, self._commits, self._admission, self._closing = pipelines, commits, admission, closing
+        self._pipelines, self._log_feed, self._admission, self._builder = pipelines, log_feed, admission, builder
         self._reads = reads
         self._lock, self._streams = pipelines.lock, pipelines.by_partition
 
@@ -58,7 +58,7 @@ class ReplicatedPipelines:
                     raise RuntimeError(f"partition {partition}: {index} is committed before {flight.index}, proposed here")
                 flight.write(block_of(index) or flight.block)
                 flights.append((stream, flight))
-            due = self._commits.commit(flights, self._pipelines.now())
+            due = self._log_feed.commit(flights, self._pipelines.now())
         due.give()
 
     def term_of(self, partition: int) -> int:
@@ -72,7 +72,7 @@ class ReplicatedPipelines:
         with self._lock:
             for partition, (term, index) in places.items():
                 self._streams[partition].begin_leading(term, index)
-            self._closing.run_catalog(catalog)
+            self._builder.run_catalog(catalog)
             self._pipelines.set_proposes(True)
 
     def skip_places(self, ends: Mapping[int, int]) -> None:
@@ -84,7 +84,7 @@ class ReplicatedPipelines:
     def run_catalog(self, version: int) -> None:
         """Calls run this version of the code from now on."""
         with self._lock:
-            self._closing.run_catalog(version)
+            self._builder.run_catalog(version)
 
     def accept_calls(self) -> None:
         """Calls are taken."""

@@ -29,7 +29,7 @@ class Trouble:
     since: float  # seconds since 1970
 
 
-class Troubles:
+class PartitionHealth:
     """Those of one node. Thread-safe."""
 
     def __init__(self, directory: str, *, wall: Callable[[], float] = time.time) -> None:

@@ -22,7 +22,7 @@ from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.writing.block_writes import BlockWrites
 from cmdlog.wal.writing.group_commit import GroupCommit
 from cmdlog.wal.writing.late_sync import LateSync
-from cmdlog.wal.writing.segment_pool import Space
+from cmdlog.wal.writing.segment_pool import SegmentPool
 from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
 from cmdlog.wal.writing.thread_file import ThreadFile
@@ -35,7 +35,7 @@ LAND_AFTER_S: Final = 0.010  # a block that was started: its thread's work takes
 class Ring:
     """Threads, turn and watermarks. All methods are thread-safe."""
 
-    def __init__(self, files: Files, tail: Tail, space: Space, source: RecordSource, settings: RingSettings) -> None:
+    def __init__(self, files: Files, tail: Tail, space: SegmentPool, source: RecordSource, settings: RingSettings) -> None:
         self._files, self._tail, self._space, self._source = files, tail, space, source
         self._count, self._sync, self._seal_after_s = settings.threads, settings.sync, settings.seal_after_s
         self._settle, self._clock, self._lax = settings.settle, settings.clock, settings.lax
@@ -98,7 +98,7 @@ class Ring:
                 return False  # it would wait for another thread
             if self._threads and not self._tail.worth_filling:
                 return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
-            self._turn.take()
+            self._turn.acquire()
         try:
             return self._write_next(self._inline_file, beside)
         except BaseException as error:
@@ -119,7 +119,7 @@ class Ring:
                 while self._turn.held and self._marks.error is None:
                     self._quiet.wait()
                 self._marks.raise_error()
-                self._turn.take()
+                self._turn.acquire()
             if not self._write_next(self._inline_file):
                 break
         self._writes.land()
@@ -127,7 +127,7 @@ class Ring:
             while (self._writes.in_flight or self._turn.held or self._marks.delivering) and self._marks.error is None:
                 self._quiet.wait()
             self._marks.raise_error()
-            self._turn.take()  # kept until the seal is placed: the keeper may be about to write one
+            self._turn.acquire()  # kept until the seal is placed: the keeper may be about to write one
         try:
             self._late.flush()
             self._seal()
@@ -197,7 +197,7 @@ class Ring:
                     continue
                 self._turn.held = True
                 self._group.hold(self._delay_s())
-                self._turn.take()  # what came while it waited is in its block
+                self._turn.acquire()  # what came while it waited is in its block
                 return True
             return False
 
@@ -329,7 +329,7 @@ class Ring:
             turn = self._turn
             if turn.held or turn.wanted or self._writes.in_flight or self._stopping or self._marks.error is not None:
                 return
-            turn.take()
+            turn.acquire()
         try:
             self._seal()
         finally:

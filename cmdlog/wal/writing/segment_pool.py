@@ -35,7 +35,7 @@ READY_WANTED: Final = 2  # prepared files: one to rotate into at once, one more 
 RETRY_S: Final = 1.0  # between looks at a disk that was full
 
 
-class Space:
+class SegmentPool:
     """Thread-safe. `oldest_needed` says which block the anchors still need; `note_oldest` makes a recycling durable first."""
 
     def __init__(

@@ -22,7 +22,7 @@ from cmdlog.wal.format.segment import SegmentHeader, decode_segment_header, enco
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.opening.survey import SegmentFile
-from cmdlog.wal.writing.segment_pool import Space
+from cmdlog.wal.writing.segment_pool import SegmentPool
 
 _SEAL: Final = BlockFlag.SEAL  # looked up once: on the class that takes a third of a microsecond
 _DIGEST: Final = int(RecordKind.DIGEST)
@@ -46,7 +46,7 @@ class Tail:
     def __init__(
         self,
         files: Files,
-        space: Space,
+        space: SegmentPool,
         groups: GroupStates,
         *,
         segment: SegmentFile,

@@ -28,7 +28,7 @@ class Turn:
         if not self.held:
             self._waiting.open_one()
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """The calling thread has it. What is announced from now on is for the next one."""
         self.held, self.wanted = True, False
 

@@ -35,11 +35,12 @@ from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome, Done, NoLeader, Reply
 from cmdlog.node.placing.key_owners import make_owners
 from cmdlog.node.placing.router import Router
+from cmdlog.node.sequencing.log_feed import SequencerStart
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import LogControls
-from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
+from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
-from cmdlog.node.site_events import Desk
+from cmdlog.node.site_events import SiteEvents
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route
 from cmdlog.node.telemetry.stage_timings import StageTimings
@@ -173,7 +174,7 @@ class SimMember:
         self.sites = ListSites(machine.states, applied=self._applied, read_done=self._read_done)
         self.sequencer = self._make_sequencer()
         boot = cast(Boot, SimpleNamespace(term=1, catalog=1))
-        self.desk = Desk(
+        self.desk = SiteEvents(
             directory_of(node), db, SETTINGS, boot, sequencer=self.sequencer, snapshots=cast(Snapshotter, None),
             leave_out=self._leave_out,
         )  # fmt: skip
@@ -220,10 +221,10 @@ class SimMember:
         self.join_cluster()
         self.desk.serve_replica(self)
         self.hold_log()
-        self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
+        self.sequencer.intake.refuse(NoLeader("the cluster has no leader yet"))
         self.log.start(self.driver, threads=0)
         for partition, state in machine.states.items():
-            self.sequencer.site_up(partition, state.index)
+            self.sequencer.site_feed.site_up(partition, state.index)
 
     def _make_sequencer(self) -> Sequencer:
         log = self.log
@@ -327,9 +328,9 @@ class SimMember:
                 return
 
     def skip(self, partition: int) -> None:
-        """The next call of the partition's site cannot be run: it is skipped, if this node may decide that (`Desk.skip`)."""
+        """The next call of the partition's site cannot be run: it is skipped, if this node may decide so (`SiteEvents.skip`)."""
         index = self.sites.stop(partition)
-        places = self.sequencer.standstill.places_of(partition, index)
+        places = self.sequencer.site_feed.places_of(partition, index)
         if not places or not self.may_skip(partition, index):
             self.sites.go_on(partition)
             return
@@ -344,7 +345,7 @@ class SimMember:
             self.sites.go_on(partition)
 
         entries = [(at, RecordKind.SKIP, skip_value(place, 0, "it cannot be run", everywhere)) for at, place in places]
-        self.sequencer.add_entries(entries, skipped)
+        self.sequencer.intake.add_entries(entries, skipped)
 
     @property
     def leads(self) -> bool:

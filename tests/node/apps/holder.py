@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from cmdlog.node.embedded import open_embedded
+from cmdlog.node.embedded.embedded import open_embedded
 from cmdlog.wal.ids import txn_tick
 from tests.node.apps.faulty import db
 

@@ -20,9 +20,9 @@ import procedures
 from cmdlog import errors
 from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, Unavailable, UnknownProcedure
 from cmdlog.node.assembly import MACHINE, Outside
-from cmdlog.node.deferred_interrupts import Interrupts, Unfinished
 from cmdlog.node.deploying.unopened import Unopened
-from cmdlog.node.embedded_logging import log_as_library
+from cmdlog.node.embedded.deferred_interrupts import Interrupts, Unfinished
+from cmdlog.node.embedded.embedded_logging import log_as_library
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.placing.thread_waiter import ThreadWaiter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cmdlog.node.outcome import CallOutcome, Reply
-from cmdlog.node.sequencing.commits import DueAnswers
+from cmdlog.node.sequencing.log_feed import DueAnswers
 from cmdlog.wal.format.record import RecordKind
 from tests.node.pipeline import Pipeline
 
@@ -31,7 +31,7 @@ def test_commits_go_to_their_sites_in_order() -> None:
     flights = [(stream[p], flight) for p in (0, 1) for flight in stream[p].flights]
     for block in pipe.blocks:
         block.durable = True
-    pipe.sequencer.commits.commit(flights, now=1.0).give()
+    pipe.sequencer.log_feed.commit(flights, now=1.0).give()
     assert [[index for _, index, _ in pipe.at_site[p]] for p in (0, 1)] == [[1, 2], [1, 2]]
     assert {p: stream[p].durable_index for p in (0, 1)} == {0: 2, 1: 2}
 
@@ -40,7 +40,7 @@ def test_who_waits_for_an_entry_is_told_its_id_by_its_commit() -> None:
     """Once, and not by the site's answer."""
     pipe = Pipeline(1)
     told: list[Reply] = []
-    pipe.sequencer.add_entries([(0, RecordKind.SKIP, {"index": 1, "position": 0})], told.append)
+    pipe.sequencer.intake.add_entries([(0, RecordKind.SKIP, {"index": 1, "position": 0})], told.append)
     block = pipe.take()
     assert block is not None
     pipe.write()
@@ -60,10 +60,10 @@ def test_a_batch_that_was_executed_first_is_answered_by_its_commit() -> None:
     pipe.write()
     pipe.serve(0)
     assert (len(lax.replies), len(strict.replies)) == (1, 0)
-    assert pipe.sequencer.commits.settling == 1
+    assert pipe.sequencer.log_feed.settling == 1
     pipe.sync()
     assert (len(lax.replies), len(strict.replies)) == (1, 1)
-    assert pipe.sequencer.commits.settling == 0
+    assert pipe.sequencer.log_feed.settling == 0
     pipe.check_empty()
 
 
@@ -86,12 +86,12 @@ def test_a_node_that_has_failed_tells_nobody_of_a_commit() -> None:
     """They were told that it is unknown."""
     pipe = Pipeline(1)
     told: list[Reply] = []
-    pipe.sequencer.add_entries([(0, RecordKind.SKIP, {"index": 1, "position": 0})], told.append)
+    pipe.sequencer.intake.add_entries([(0, RecordKind.SKIP, {"index": 1, "position": 0})], told.append)
     pipe.take()
     flight = pipe.sequencer._streams[0].flights[0]
     pipe.write()
     pipe.sequencer.failed(OSError("gone"))
     before = len(told)
     pipe.blocks[0].durable = True
-    pipe.sequencer.commits.commit([(pipe.sequencer._streams[0], flight)], now=1.0).give()
+    pipe.sequencer.log_feed.commit([(pipe.sequencer._streams[0], flight)], now=1.0).give()
     assert (before, len(told)) == (1, 1)

@@ -1,4 +1,4 @@
-"""The sequencer while sites cannot run: which calls are refused, what is held back, and which callers get `outcome_unknown`.
+"""What the sites report, and what becomes of calls while sites cannot run.
 
 One rule: of a call that is refused nothing is logged; a call that is logged is kept until a site has applied it, also when
 its caller was answered `outcome_unknown` because that takes too long.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from cmdlog.node.outcome import CallRefused, Done, Reply, UnknownOutcome
+from cmdlog.node.outcome import CallRefused, Done, NotReady, Reply, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission
-from cmdlog.node.sequencing.flight import Flight
+from cmdlog.node.sequencing.flight import Flight, RawOutcome, answer
+from cmdlog.node.sequencing.log_feed import LogFeed
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.node.sequencing.read_requests import ReadRequests
+from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import decode_record
@@ -23,12 +26,72 @@ from cmdlog.wal.format.record import decode_record
 LOOK_S: Final = 0.001  # at whether calls are under way
 
 
-class Standstill:
+class SiteFeed:
     """Thread-safe, by the lock of the pipelines."""
 
-    def __init__(self, pipelines: PipelineSet, admission: Admission) -> None:
-        self._pipelines, self._admission = pipelines, admission
+    def __init__(
+        self, pipelines: PipelineSet, *, log_feed: LogFeed, admission: Admission, reads: ReadRequests, meter: StageTimings
+    ) -> None:
+        self._pipelines, self._log_feed, self._admission = pipelines, log_feed, admission
+        self._reads, self._meter = reads, meter
         self._lock, self._streams = pipelines.lock, pipelines.by_partition
+
+    # -- what sites report -----------------------------------------------------------------------------------------------
+
+    def answered(self, partition: int, index: int, outcomes: Sequence[RawOutcome], statuses: bytes | bytearray) -> None:
+        """The site has applied batch `index`: an outcome per call, and their statuses once more as bytes."""
+        now = self._pipelines.now()
+        with self._lock:
+            if self._pipelines.ended:
+                return
+            stream = self._streams[partition]
+            flight, idle_until = stream.finish_first(index, now)
+            waits = flight.execute(outcomes, statuses, now)
+            self._meter.answered(flight, partition, statuses, idle_until=idle_until, now=now, waits=waits)
+            self._pipelines.pass_step(flight)
+            if waits:
+                self._log_feed.note_executed()
+                self._admission.release_lax(flight)
+            else:
+                self._admission.release(flight)
+            more = stream.open.params or stream.closed
+            if more:
+                self._admission.let_go()
+        if more:
+            self._pipelines.wake_log()
+        if not waits or flight.lax_calls:
+            answer(flight, outcomes, lax=True if waits else None)
+
+    def site_down(self, partition: int, *, culprit: int = 0) -> None:
+        """The site is gone: batches wait for its successor, reads are refused (repeating them is safe), but for the `culprit`."""
+        with self._lock:
+            dones = self._reads.lose(partition, culprit)
+            self._streams[partition].lose_site()
+        for done in dones:
+            done(NotReady(f"partition {partition} is being restored"))
+
+    def site_up(self, partition: int, position: int) -> None:
+        """A site serves the partition again, with everything up to `position` applied; the rest is sent once more, in order."""
+        with self._lock:
+            stream = self._streams[partition]
+            passed = stream.gain_site(position)
+            for flight in passed:
+                self._admission.release(flight)
+                self._meter.unknown(flight.procedures)
+            for flight in passed:
+                self._pipelines.pass_step(flight)
+            self._pipelines.pump(stream)
+        for flight in passed:
+            answer(flight, None)
+        self._pipelines.wake_log()
+
+    def applied_block(self, partition: int) -> int:
+        """Every entry that the site has not answered lies in this block or a later one."""
+        with self._lock:
+            stream = self._streams[partition]
+            return stream.applied_block if stream.flights else self._log_feed.written_block
+
+    # -- while they cannot run -------------------------------------------------------------------------------------------
 
     @property
     def refusing(self) -> bool:

@@ -13,12 +13,12 @@ from tests.node.pipeline import Pipeline
 
 def place(line: Pipeline, number: int, catalog: int) -> None:
     """One call of partition 0, bound to this version."""
-    line.sequencer.add(0, number, b"[]", NO_KEY, lambda _reply: None, lax=False, catalog=catalog)
+    line.sequencer.intake.add(0, number, b"[]", NO_KEY, lambda _reply: None, lax=False, catalog=catalog)
 
 
 def taken(line: Pipeline) -> list[tuple[int, list[int]]]:
     """Version and procedures of each batch that the log is given next."""
-    records = map(decode_record, line.sequencer.take_records(1 << 20))
+    records = map(decode_record, line.sequencer.log_feed.take_records(1 << 20))
     batches = [decode_batch(record) for record in records if record.kind is RecordKind.BATCH]
     return [(batch.catalog, list(batch.procedures)) for batch in batches]
 
@@ -26,10 +26,10 @@ def taken(line: Pipeline) -> list[tuple[int, list[int]]]:
 def test_what_waits_keeps_its_version() -> None:
     """Open batches and calls on all partitions, also over two switches; a call of replaced code is not placed."""
     line = Pipeline(limits=Limits(site_batches_max=9))
-    code = line.sequencer.code
-    first, bound = code.version, list[int]()
+    code = line.sequencer.intake
+    first, bound = code.code_version, list[int]()
     place(line, 1, first)
-    line.sequencer.add_everywhere(2, b"[]", NO_KEY, [lambda _reply: None] * 2, lax=False, catalog=first)
+    line.sequencer.intake.add_everywhere(2, b"[]", NO_KEY, [lambda _reply: None] * 2, lax=False, catalog=first)
     code.switch_code(first + 1, lambda: bound.append(first + 1))
     place(line, 3, first + 1)
     place(line, 3, 0)
@@ -40,27 +40,27 @@ def test_what_waits_keeps_its_version() -> None:
     found = [part for _ in range(6) for part in taken(line)]
     assert found == [(first, [1]), (first, [2]), (first, [2]), (first + 1, [3, 3]), (first + 2, [4])]
     assert bound == [first + 1, first + 2]
-    assert (code.version, line.sequencer.admission.inflight_calls) == (first + 2, 6)
+    assert (code.code_version, line.sequencer.admission.inflight_calls) == (first + 2, 6)
 
 
 def test_calls_are_held_and_accepted_again() -> None:
     """What refuses them for another reason is not undone."""
     sequencer = Pipeline().sequencer
-    sequencer.code.hold_calls()
-    sequencer.code.hold_calls()
+    sequencer.intake.hold_calls()
+    sequencer.intake.hold_calls()
     with pytest.raises(MigratingRefusal):
-        sequencer.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
-    sequencer.code.accept_calls()
-    sequencer.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
-    sequencer.refuse(NotReady("it stops"))
+        sequencer.intake.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
+    sequencer.intake.accept_calls()
+    sequencer.intake.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
+    sequencer.intake.refuse(NotReady("it stops"))
     with pytest.raises(NotReady):
-        sequencer.code.hold_calls()
-    sequencer.code.accept_calls()
+        sequencer.intake.hold_calls()
+    sequencer.intake.accept_calls()
     with pytest.raises(NotReady):
-        sequencer.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
+        sequencer.intake.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
 
 
 def test_a_reserved_id_is_between_those_of_calls() -> None:
     """And no other gets it."""
-    code = Pipeline().sequencer.code
+    code = Pipeline().sequencer.intake
     assert code.reserve_txn() < code.reserve_txn()

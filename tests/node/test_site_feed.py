@@ -27,21 +27,18 @@ def test_who_waits_for_a_batch_is_turned_away_and_what_is_logged_is_kept() -> No
     kept = logged(pipe)
     before, step, behind, other = pipe.add(0), pipe.add_everywhere(), pipe.add(0), pipe.add(1)
     pipe.lose_site(0)
-    assert not pipe.sequencer.standstill.refusing
-    pipe.sequencer.standstill.turn_away({0: DiskFullRefusal("full")})
-    assert pipe.sequencer.standstill.refusing
+    assert not pipe.sequencer.site_feed.refusing
+    pipe.sequencer.site_feed.turn_away({0: DiskFullRefusal("full")})
+    assert pipe.sequencer.site_feed.refusing
     assert kinds(before, behind, step, other) == [[DiskFullRefusal], [DiskFullRefusal], [DiskFullRefusal, DiskFullRefusal], []]
     pipe.find_site(0)
-    pipe.sequencer.standstill.turn_away({0: None})
-    assert not pipe.sequencer.standstill.refusing
+    pipe.sequencer.site_feed.turn_away({0: None})
+    assert not pipe.sequencer.site_feed.refusing
     pipe.settle()
     assert kinds(kept, other) == [[CallOutcome], [CallOutcome]]
     pipe.check_empty()
-    assert (pipe.sequencer.pending_bytes, pipe.sequencer.admission.inflight_calls, pipe.sequencer.admission.inflight_bytes) == (
-        0,
-        0,
-        0,
-    )
+    admission = pipe.sequencer.admission
+    assert (admission.pending_bytes, admission.inflight_calls, admission.inflight_bytes) == (0, 0, 0)
     after = pipe.add(0)
     pipe.settle()
     assert kinds(after) == [[CallOutcome]]
@@ -52,13 +49,13 @@ def test_a_held_site_serves_reads_and_gets_no_batch_before_it_is_let_go() -> Non
     pipe = Pipeline(2)
     call = logged(pipe)
     pipe.lose_site(0)
-    pipe.sequencer.standstill.hold(0)
+    pipe.sequencer.site_feed.hold(0)
     pipe.find_site(0)
     assert [kind for kind, _, _ in pipe.at_site[0]] == []
     read = pipe.read_one(0)
     pipe.settle()
     assert kinds(call, read) == [[], [CallOutcome]]
-    pipe.sequencer.standstill.let_go(0)
+    pipe.sequencer.site_feed.let_go(0)
     pipe.settle()
     assert kinds(call) == [[CallOutcome]]
     pipe.check_empty()
@@ -76,8 +73,8 @@ def test_who_has_waited_too_long_is_told_once_that_nobody_knows() -> None:
         pipe.write()
         pipe.sync()
     pipe.lose_site(0)
-    assert pipe.sequencer.standstill.waiting() == {0: 2, 1: 2, 2: 1}
-    told = [pipe.sequencer.standstill.give_up([0], "no room") for _ in range(2)]
+    assert pipe.sequencer.site_feed.waiting() == {0: 2, 1: 2, 2: 1}
+    told = [pipe.sequencer.site_feed.give_up([0], "no room") for _ in range(2)]
     assert told == [5, 0]
     assert kinds(mine, step, behind) == [[UnknownOutcome], [UnknownOutcome] * 3, [UnknownOutcome]]
     pipe.find_site(0)
@@ -93,6 +90,6 @@ def test_only_what_the_partition_holds_up_is_given_up() -> None:
     other = pipe.add(1)
     mine = logged(pipe)
     pipe.lose_site(0)
-    assert pipe.sequencer.standstill.give_up([0], "no room") == 1
+    assert pipe.sequencer.site_feed.give_up([0], "no room") == 1
     pipe.settle()
     assert kinds(mine, other) == [[UnknownOutcome], [CallOutcome]]
