@@ -25,13 +25,12 @@ from sqlalchemy import (
     literal,
     null,
     select,
-    text,
     type_coerce,
     types,
     update,
 )  # fmt: skip
 
-from procedures import Database, StatementRefused
+from procedures import Database
 from procedures.declaration.dialect import dialect_with
 from procedures.declaration.joined_bytes import bytes_are_numbers, bytes_as_numbers, is_bytes, works_on_bytes
 from procedures.statements.compiled import compile_statement, sql_of
@@ -87,19 +86,6 @@ JOINED: Final[dict[str, tuple[Any, Any]]] = {
     "NULL before": (null() + c.data, None),
     "NULL in a column": (c.data + func.nullif(c.data, b"ab") + b"x", None),
 }  # fmt: skip
-REFUSED: Final[dict[str, tuple[Any, str]]] = {
-    "a number": (c.data + c.n, r"joins bytes with <t\.n>, which is Integer\(\)"),
-    "bytes in a sum": (c.n + c.n + c.data, "joins bytes with"),
-    "text": (c.name + c.data, r"<t\.name>, which is String\(\).*cast a text"),
-    "text by ||": (c.name.concat(c.data), "joins bytes with"),
-    "bytes after text": (c.name + "x" + cast(c.data, String) + c.data, "joins bytes with"),
-    "what has no type": (func.hex(c.data) + b"x", r"<hex\(t\.data\)>, whose type is not known.*type_coerce"),
-    "SQL text": (c.data + text("data"), "whose type is not known"),
-    "a product": (c.data.op("*")(c.n), "are no numbers"),
-    "a difference": (c.data.op("-")(c.data), "are no numbers"),
-    "concat()": (func.concat(c.data, b"x"), "makes text of bytes"),
-    "concat_ws()": (func.concat_ws("-", c.name, c.data), "makes text of bytes"),
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -153,15 +139,6 @@ def test_every_byte_is_kept(site: Site) -> None:
         for statement, name, value in ((put, "head", left), (joined, "tail", right))
     ]
     assert answers(site, *both)[1::2] == [[(left + right, "blob")] for left, right in pairs]
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_join_is_refused_by_name(name: str) -> None:
-    """When it is compiled; code of before has its statement as it was."""
-    expression, sentence = REFUSED[name]
-    with pytest.raises(StatementRefused, match=sentence):
-        compile_statement(select(expression))
-    assert "AS BLOB" not in sql_of(select(expression), BEFORE)
 
 
 @pytest.mark.parametrize("value", ["x", 5])

@@ -17,7 +17,6 @@ from replay.errors import Interrupted
 from replay.fork import unfinished
 from replay.fork.fork import START, ForkReport, fork
 from replay.fork.tally import RerunProgress
-from replay.loop import shared_transaction
 from tests.replay.rig import DEPOSIT, Rig, balances_of
 from tests.replay.test_forkgoeson import told
 
@@ -77,38 +76,6 @@ class Growing:
 
     def balances(self, name: str) -> dict[int, int]:
         return balances_of(str(self.folder / name))
-
-
-@pytest.mark.parametrize(
-    ("grown", "middle"),
-    [
-        ("calls", True),
-        ("skip", True),
-        *(pytest.param(*of, marks=pytest.mark.torture) for of in [("calls", False), ("skip", False)]),
-    ],
-)
-def test_fork_of_a_log_that_grew_is_that_of_one_run(
-    tripled: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grown: str, *, middle: bool
-) -> None:
-    """Broken off behind each commit; then came calls and the digest of a batch not compared, or a SKIP of a call that ran."""
-    monkeypatch.setattr(shared_transaction, "GROUP_CALLS_MAX", 1)
-    node = Growing(tmp_path, tripled)
-    at = node.middle if middle else START
-    names = list[str]()
-    while node.break_off(f"out{len(names)}", at, len(names)):
-        names.append(f"out{len(names)}")
-    assert len(names) >= 4
-    if grown == "skip":
-        node.skip()
-    else:
-        node.rig.deposits(2)
-        node.rig.log()  # the last digest
-    whole = node.fork("whole", at)
-    assert whole.tally.compared == whole.calls
-    for name in names:
-        report = node.fork(name, at)
-        assert told(report) == told(whole), name
-        assert node.balances(name) == node.balances("whole"), name
 
 
 def test_fork_whose_calls_had_all_run_ends_where_they_did(tripled: Database, tmp_path: Path) -> None:

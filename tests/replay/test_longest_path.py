@@ -8,14 +8,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-import cmdlog
 from cmdlog.wal.files import RealFiles
-from procedures.samples import bank
 from replay.drill import longest_path
-from replay.drill.drill import drill
 from replay.errors import ReplayError
 from snapshot.archive.archive_retention import write_promise
-from tests.commands import Command
 from tests.replay.archiverig import SEGMENT_BYTES, ArchiveRig
 from tests.replay.drills import left_behind, run_drill
 from tests.replay.rig import BEGIN, DEPOSIT, Rig
@@ -85,45 +81,3 @@ def test_way_begins_as_far_back_as_log_and_archive_lead(tmp_path: Path, monkeypa
     write_promise(FILES, rig.directory, window_s=0)
     report = run_drill(rig)
     assert (report.verdict, report.error) == ("proven", None), "nothing was promised of the archive"
-
-
-OTHER_NODES = {
-    "recovered": ("recover", "--to"),
-    "repartitioned": ("recover", "--partitions", "3", "--to"),
-    "forked": ("fork", "--at", "start", "--app", "procedures.samples.bank:db", "--to"),
-}
-MORE_FORMS = [("recovered", 1), ("repartitioned", 0), ("repartitioned", 2), ("forked", 0), ("forked", 1)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("form", "taken"),
-    [
-        *[("recovered", 0), ("recovered", 2), ("repartitioned", 1), ("forked", 2)],
-        *(pytest.param(form, taken, marks=pytest.mark.torture) for form, taken in MORE_FORMS),
-    ],
-)
-def test_node_whose_log_begins_after_an_entry_is_proven(tmp_path: Path, command: Command, form: str, taken: int) -> None:
-    """Its log leads on from its own first snapshots alone: those are the oldest states, and nothing older is asked for."""
-    ring = {"segments": 4, "segment_bytes": 4 << 20}
-    with cmdlog.open(tmp_path / "node", bank.db, partitions=2, **ring) as opened:
-        opened.call("open_accounts", branch=1, first=0, count=20, savings=5, checking=5)
-        for customer in range(5):
-            opened.call("deposit_checking", branch=1, customer=customer, amount=7)
-    made = tmp_path / "made"
-    verb, *options = OTHER_NODES[form]
-    assert command(verb, tmp_path / "node", *options, made)[0] == 0
-    first = {path.name for path in (made / "snapshots").glob("p*")}
-    if taken:
-        with cmdlog.open(made, bank.db) as opened:
-            for customer in range(100, 100 + taken):
-                for branch in range(1, 9):  # so that every partition has calls
-                    opened.call("open_accounts", branch=branch, first=customer, count=1, savings=5, checking=5)
-                opened.node.take_snapshot()
-    report = drill(FILES, str(made), seed=1)
-    assert (report.error, report.verdict) == (None, "proven")
-    assert report.log_begins.keys() == report.newest.keys()
-    assert all(report.log_begins.values()), "no log reaches back to the first entry"
-    assert len(report.second) == (len(first) if taken else 0)
-    assert {proof.snapshot for proof in report.oldest.values()} == (first if taken > 1 else set())
-    assert drill(FILES, str(made), seed=2).verdict == "proven"
