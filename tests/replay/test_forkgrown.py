@@ -113,6 +113,6 @@ def test_fork_whose_beginning_the_log_tells_otherwise_is_refused(tripled: Databa
     node.break_off_log("out", at)
     before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
     node.skip()
-    with pytest.raises(WrongDirectory, match=r"has changed since\. Delete the directory"):
+    with pytest.raises(WrongDirectory, match=r"has changed for the calls up to there\. Delete the directory"):
         node.fork("out", at)
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == before

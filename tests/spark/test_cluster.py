@@ -87,7 +87,7 @@ for version, source in enumerate(sys.argv[4:]):
     (folder / "changed.py").write_text(Path(source).read_text())
     sys.modules.pop("changed", None)
     importlib.invalidate_caches()
-    done = replay.spark.jobs.backfill(spark, node, importlib.import_module("changed").db, to=str(folder / f"what{version}"))
+    done = replay.spark.backfill(spark, node, importlib.import_module("changed").db, to=str(folder / f"what{version}"))
     state = spark.read.parquet(f"file://{folder}/what{version}/state/accounts")
     told["changes"].append([done.changes["accounts"]["changed"], state.groupBy().sum("balance").first()[0]])
 told["files"] = sorted({Path(uri).name for uri in spark.sparkContext.listFiles})
@@ -115,7 +115,7 @@ told["table"] = spark.read.format("cmdlog").load(node).count()
 stream = spark.readStream.format("cmdlog").load(node).writeStream.format("memory").queryName("calls")
 stream.trigger(availableNow=True).start().awaitTermination()
 told["stream"] = spark.table("calls").count()
-told["rebuilt"] = replay.spark.jobs.rebuild(spark, node, to=f"{folder}/out").calls
+told["rebuilt"] = replay.spark.rebuild(spark, node, to=f"{folder}/out").calls
 told["files"] = sorted(uri.rpartition("/")[2] for uri in spark.sparkContext.listFiles)
 print(json.dumps(told))
 '''
