@@ -36,8 +36,9 @@ class CodeGate:
 
     def learn(self, version: int) -> dict[int, list[tuple[int, bytes]]]:
         """One more version is known. What may be run now, by partition."""
-        self._newest = max(self._newest, version)
-        released = {}
+        if version <= self._newest:
+            return {}
+        self._newest, released = version, dict[int, list[tuple[int, bytes]]]()
         for partition, waiting in list(self._waiting.items()):
             del self._waiting[partition]
             released[partition] = self.add(partition, waiting)

@@ -14,9 +14,15 @@ from typing import Any, Final
 from cmdlog.raft import Configuration
 from cmdlog.raft.configuration import nodes
 from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_json, encode_record
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 GENESIS_TERM: Final = 1
+
+
+def has_begun(states: GroupStates) -> bool:
+    """Whether this node has ever taken part: all first members had met it then."""
+    return any(state.term > GENESIS_TERM for state in states.by_partition.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,17 @@ One rule: everything is called under the driver's lock and must not block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from cmdlog.raft import RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries, Fitness, SnapshotDescriptor
 from cmdlog.raft.ready import EntriesWanted, ReadResult, SoftState
 from cmdlog.wal.ids import Term
+
+GroupRequest = tuple[int, Callable[[RaftCore], Any]]  # what a group is asked; one whose role forbids it is left as it is
 
 
 class Machine(Protocol):
@@ -74,20 +77,26 @@ class GroupStanding:
     leads: bool
     confirmed: bool  # it leads, and an entry of its own term was handed out: the machine has all that was committed before
 
+    @classmethod
+    def of(cls, core: RaftCore) -> GroupStanding:
+        """At this moment."""
+        leads, handed = core.leader == core.id, core.log.term_at(core.log.handed)
+        return cls(core.term, core.leader, leads, leads and handed == core.term)
+
 
 class Watcher(Protocol):
     """Who decides what a change of leaders means. Called under the driver's lock."""
 
-    def changed(self, views: Mapping[int, GroupStanding]) -> None:
-        """Some group has another view than when this was called last."""
+    def changed(self, views: Mapping[int, GroupStanding]) -> Sequence[GroupRequest]:
+        """Some group has another view than when this was called last; what is to be asked of groups, in one round."""
         ...
 
     def roles_changed(self, roles: Sequence[tuple[int, SoftState, int]]) -> None:
         """Of these groups role or leader have changed: group, what it is now, its term."""
         ...
 
-    def ticked(self, views: Mapping[int, GroupStanding]) -> None:
-        """A tick has passed."""
+    def ticked(self, views: Mapping[int, GroupStanding]) -> Sequence[GroupRequest]:
+        """A tick has passed; as `changed`."""
         ...
 
     def take_fitness(self, message: Fitness) -> None:

@@ -24,17 +24,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from cmdlog.cluster.entry_records import EntryBlocks, check_entries, is_entry, place_of, records_of
+from cmdlog.cluster.entry_records import EntryBlocks, check_entries, is_entry, place_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.group_transfer import under_offer
-from cmdlog.cluster.replicated_machine import GroupStanding, Machine, Watcher
-from cmdlog.cluster.rounds import BlockOfRounds, CommitMarks, WaitingRound, size_on_disk, taken_places
-from cmdlog.raft import InvariantBroken, RaftCore
+from cmdlog.cluster.replicated_machine import GroupRequest, GroupStanding, Machine, Watcher
+from cmdlog.cluster.rounds import BlockOfRounds, CommitMarks, WaitingRound, records_of_round, size_on_disk, taken_places
+from cmdlog.raft import InvariantBroken, ProposalRefused, RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, Executed, Fitness, HeartbeatBundle, HeartbeatReplyBundle, Message
-from cmdlog.raft.multi_raft import GroupRecord, Parcel, RaftGroups, Round
+from cmdlog.raft.multi_raft import Parcel, RaftGroups, Round
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.format.record import BadRecord, RecordKind, encode_json
+from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import Index, PartitionId
 
@@ -49,7 +49,6 @@ class Replication:
         self,
         groups: RaftGroups,
         machine: Machine,
-        watcher: Watcher,
         *,
         send: Callable[[list[Parcel]], None],
         kick: Callable[[], None],
@@ -59,7 +58,8 @@ class Replication:
     ) -> None:
         """`send` takes parcels for peers and never blocks; `kick` tells the log that there is something to take; `states`: every
         group as the log has it; `entry_blocks`: where its entries lie."""
-        self._groups, self._machine, self._watcher = groups, machine, watcher
+        self.groups, self._machine = groups, machine  # groups: under the lock
+        self._watchers: list[Watcher] = []
         self._send, self._kick = send, kick
         self.lock = threading.RLock()
         self._waiting: deque[WaitingRound] = deque()  # not wholly taken by the log
@@ -77,18 +77,23 @@ class Replication:
         self.failure: BaseException | None = None
         self.bad_entries = 0  # messages of peers whose entries were not what they said
 
+    def watch(self, watcher: Watcher) -> None:
+        """It learns of changes of leaders, and says what is to be asked of groups then. Before the log is started."""
+        self._watchers.append(watcher)
+
     # -- time, peers, requests -------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """One unit of time has passed."""
         with self.lock:
             if self.failure is None:
-                self._groups.tick()
+                self.groups.tick()
                 self._pump()
-                self._executed.find_contradictions(self._groups.cores)
-                self._watcher.ticked(self._views)
+                self._executed.find_contradictions(self.groups.cores)
+                for watcher in self._watchers:
+                    self._ask_each(watcher.ticked(self._views))
                 self._pump()
-                if parcels := self._executed.due(self._groups.node, self._peers):
+                if parcels := self._executed.due(self.groups.node, self._peers):
                     self._send(parcels)
                 if not self._waiting and not self._undurable and (marks := self._marks.idle()):
                     self._add_round(WaitingRound(0, deque(marks)))
@@ -115,7 +120,7 @@ class Replication:
         """Runs a request on all groups, and does what follows from it, in one round. Raises: what the request raises."""
         try:
             with self.lock:
-                answer = request(self._groups)
+                answer = request(self.groups)
                 self._pump()
         finally:
             self._kick_if_wanted()
@@ -138,7 +143,7 @@ class Replication:
     def ends(self) -> dict[int, tuple[int, int]]:
         """Of every group its term, and the index that its next entry gets if this node proposes it."""
         with self.lock:
-            return {group: (core.term, core.log.last + 1) for group, core in self._groups.cores.items()}
+            return {group: (core.term, core.log.last + 1) for group, core in self.groups.cores.items()}
 
     @property
     def last_txn(self) -> int:
@@ -156,7 +161,7 @@ class Replication:
 
     def forget_run(self) -> None:
         """Lets go of entries in memory that every live follower has, but for the last ones; under the lock."""
-        for group, core in self._groups.cores.items():
+        for group, core in self.groups.cores.items():
             handed = core.log.handed
             matched = min((progress.match for progress in core.progress.values()), default=handed)
             upto = min(handed - KEPT_ENTRIES, matched)
@@ -171,7 +176,7 @@ class Replication:
 
     def _step(self, group: PartitionId, message: Message | HeartbeatBundle | HeartbeatReplyBundle) -> None:
         if isinstance(message, HeartbeatBundle | HeartbeatReplyBundle):
-            self._groups.take_heartbeats(message)
+            self.groups.take_heartbeats(message)
             return
         if isinstance(message, Append) and message.entries.terms:
             try:
@@ -180,27 +185,26 @@ class Replication:
                 self.bad_entries += 1
                 return
         if isinstance(message, Fitness):
-            self._watcher.take_fitness(message)
+            for watcher in self._watchers:
+                watcher.take_fitness(message)
             return
         if isinstance(message, Executed):
             leaders = {int(group): (view.term, view.leader) for group, view in self._views.items()}
             if touched := self._executed.take_marks(message, leaders):
                 self._machine.run_marked(touched)
             return
-        self._groups.step(group, message)
+        self.groups.step(group, message)
 
     def executed(self, partition: int, index: int, digest: int) -> None:
         """A site of this node has executed the entry. Any thread."""
         with self.lock:
-            core = self._groups.cores.get(PartitionId(partition))
+            core = self.groups.cores.get(PartitionId(partition))
             if core is not None:
                 self._executed.executed(partition, term=core.term, index=index, commit=core.log.handed, digest=digest)
 
     def _peers(self) -> list[NodeId]:
         """Every other node of any group."""
-        return sorted(
-            {node for core in self._groups.cores.values() for node in core.configuration.members()} - {self._groups.node}
-        )
+        return sorted({node for core in self.groups.cores.values() for node in core.configuration.members()} - {self.groups.node})
 
     # -- the log: cmdlog.wal.writing.watermarks.RecordSource -------------------------------------------------------------------
 
@@ -213,7 +217,7 @@ class Replication:
         with self.lock:
             if self.failure is not None:
                 return ()
-            room = bytes_max - self._waiting_bytes - ROUND_OVERHEAD_BYTES * len(self._groups.cores)
+            room = bytes_max - self._waiting_bytes - ROUND_OVERHEAD_BYTES * len(self.groups.cores)
             if room > bytes_max // 2 or not self._waiting:
                 self._propose(max(room, 1))
             block = BlockOfRounds()
@@ -277,35 +281,48 @@ class Replication:
                 notes.append(record)
                 continue
             _, group, term, index = place_of(record)
-            placed = self._groups.ask(PartitionId(group), partial(RaftCore.propose, payloads=[record]))
+            placed = self.groups.ask(PartitionId(group), partial(RaftCore.propose, payloads=[record]))
             if (placed.term, placed.first) != (term, index):
                 raise InvariantBroken("an entry is where the sequencer put it", f"{group}/{term}/{index}, proposed as {placed}")
-        round_ = self._groups.collect()
+        round_ = self.groups.collect()
         if round_ is None:
             self._add_round(WaitingRound(0, deque(notes), from_machine=True))
             return
         self._handle(round_, notes, from_machine=True)
 
     def _pump(self) -> None:
-        """Takes from the groups until they want nothing more."""
-        while (round_ := self._groups.collect()) is not None:
-            self._handle(round_)
-        if self._groups.failed:
-            group, error = next(iter(self._groups.failed.items()))
-            self._fail(InvariantBroken(f"group {group}: {error}", "the group has ended"))
-            return
-        self._notify_watcher()
+        """Takes from the groups until they want nothing more, and the watchers ask nothing more of them."""
+        while True:
+            while (round_ := self.groups.collect()) is not None:
+                self._handle(round_)
+            if self.groups.failed:
+                group, error = next(iter(self.groups.failed.items()))
+                self._fail(InvariantBroken(f"group {group}: {error}", "the group has ended"))
+                return
+            if not (requests := self._notify_watchers()):
+                return
+            self._ask_each(requests)
+
+    def _ask_each(self, requests: Sequence[GroupRequest]) -> None:
+        """A group that has ended, or whose role forbids it by now, is left as it is."""
+        for group, request in requests:
+            with contextlib.suppress(ProposalRefused, KeyError):
+                self.groups.ask(PartitionId(group), request)
 
     def _handle(self, round_: Round, notes: Sequence[bytes] = (), *, from_machine: bool = False) -> None:
         """Does what a round says, in the order of the duties."""
         if round_.send_now:
             self._send(round_.send_now)
-        records = [*self._records_of(round_), *notes]
+        records = [*records_of_round(round_, self._votes, self._marks), *notes]
         if not from_machine and (taken := taken_places(round_)):
             self._machine.skip_places(taken)
         for group, entries in round_.committed:
             self._marks.committed(group, entries)
-            self._machine.committed(group, entries)
+            try:
+                self._machine.committed(group, entries)
+            except WalError as error:  # what has to be durable before anything follows from the entry is not
+                self._fail(error)
+                raise
         if records or from_machine:
             self._add_round(WaitingRound(round_.number, deque(records), from_machine))
         elif (last := self._last_round()) is not None:
@@ -315,35 +332,15 @@ class Replication:
         for group, result in round_.reads:
             self._machine.read(group, result)
         for group, wanted in round_.fetches:
-            log = self._groups.cores[group].log
+            log = self.groups.cores[group].log
             terms = log.terms[wanted.first - log.base - 1 : wanted.last - log.base]
             self._machine.fetch(group, wanted, terms, self.entry_blocks.block_of(group, wanted.first))
         for group, descriptor in round_.copies:
             self._machine.copy_offered(group, descriptor)
         if round_.soft_states:
-            self._watcher.roles_changed([(group, soft, self._groups.cores[group].term) for group, soft in round_.soft_states])
-
-    def _records_of(self, round_: Round) -> list[bytes]:
-        """Hard states of all groups, then their entries, then commit marks: a block's order."""
-        heads: list[bytes] = []
-        entries: list[bytes] = []
-        marks: list[bytes] = []
-        for record in round_.records:
-            hard = record.hard_state
-            if hard is not None and self._is_new_vote(record):
-                value = {"vote": hard.vote}
-                heads.append(encode_json(RecordKind.HARD_STATE, value, partition=record.group, term=hard.term, index=0))
-            if record.entries is not None:
-                entries += records_of(record.group, record.entries)
-            marks += self._marks.due(record.group)
-        return heads + entries + marks
-
-    def _is_new_vote(self, record: GroupRecord) -> bool:
-        hard = record.hard_state
-        assert hard is not None
-        known = self._votes.get(record.group)
-        self._votes[record.group] = hard.term, hard.vote
-        return known != (hard.term, hard.vote)
+            roles = [(group, soft, self.groups.cores[group].term) for group, soft in round_.soft_states]
+            for watcher in self._watchers:
+                watcher.roles_changed(roles)
 
     def _add_round(self, waiting: WaitingRound) -> None:
         waiting.marks = self._marks.take_new()
@@ -359,25 +356,26 @@ class Replication:
 
     def _release(self, number: int) -> None:
         """The round and all before it are durable."""
-        if parcels := self._groups.durable(number):
+        if parcels := self.groups.durable(number):
             self._send(parcels)
 
-    def _notify_watcher(self) -> None:
-        """Tells the watcher when some group has another view. Only groups that were touched can have one: a node has many, and
-        most of them rest."""
-        touched = self._groups.take_touched()
+    def _notify_watchers(self) -> list[GroupRequest]:
+        """What watchers ask of groups when some group has another view. Only groups that were touched can have one: a node has
+        many, and most of them rest."""
+        touched = self.groups.take_touched()
         if touched:
-            offered, self._offered = self._offered, under_offer(self._groups)
+            offered, self._offered = self._offered, under_offer(self.groups)
             self._wants_block = self._wants_block or (offered and not self._offered)
         changed: dict[int, GroupStanding | None] = {}
         for group in sorted(touched):
-            core = self._groups.cores.get(group)
-            view = None if core is None else standing_of(core)
+            core = self.groups.cores.get(group)
+            view = None if core is None else GroupStanding.of(core)
             if view != self._views.get(group):
                 changed[group] = view
         if changed:
             self._views = {group: view for group, view in {**self._views, **changed}.items() if view is not None}
-            self._watcher.changed(self._views)
+            return [request for watcher in self._watchers for request in watcher.changed(self._views)]
+        return []
 
     def _fail(self, error: BaseException) -> None:
         with self.lock:
@@ -390,9 +388,3 @@ class Replication:
         if self._wants_block and self.failure is None:
             self._wants_block = False
             self.wake()
-
-
-def standing_of(core: RaftCore) -> GroupStanding:
-    """What the group is at this moment."""
-    leads, handed = core.leader == core.id, core.log.term_at(core.log.handed)
-    return GroupStanding(core.term, core.leader, leads, leads and handed == core.term)

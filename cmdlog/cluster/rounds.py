@@ -13,11 +13,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from cmdlog.cluster.entry_records import records_of
 from cmdlog.raft.messages import KIND_CONFIGURATION, Entries
 from cmdlog.raft.multi_raft import Round
 from cmdlog.wal.format.batch import batch_last_txn
 from cmdlog.wal.format.block import RECORD_ALIGN
-from cmdlog.wal.format.record import RecordKind, encode_commit_mark, peek_record
+from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_json, peek_record
 
 IDLE_TICKS: Final = 3  # without a block, until marks get one
 _BATCH: Final = int(RecordKind.BATCH)
@@ -101,3 +102,21 @@ def taken_places(round_: Round) -> dict[int, int]:
 
 def size_on_disk(record: bytes) -> int:
     return len(record) + RECORD_ALIGN
+
+
+def records_of_round(round_: Round, votes: dict[int, tuple[int, int | None]], marks: CommitMarks) -> list[bytes]:
+    """Hard states of all groups, then their entries, then commit marks: a block's order. `votes`: group -> term and vote that
+    were written last."""
+    heads: list[bytes] = []
+    entries: list[bytes] = []
+    due: list[bytes] = []
+    for record in round_.records:
+        hard = record.hard_state
+        if hard is not None and votes.get(record.group) != (hard.term, hard.vote):
+            votes[record.group] = hard.term, hard.vote
+            value = {"vote": hard.vote}
+            heads.append(encode_json(RecordKind.HARD_STATE, value, partition=record.group, term=hard.term, index=0))
+        if record.entries is not None:
+            entries += records_of(record.group, record.entries)
+        due += marks.due(record.group)
+    return heads + entries + due

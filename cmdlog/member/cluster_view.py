@@ -11,23 +11,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
-from cmdlog.cluster.executed_marks import ExecutedMarks
-from cmdlog.cluster.leader_fitness import LeaderFitness
-from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_transport import LinkStatus
-from cmdlog.member.leadership import Leadership, Standing
-from cmdlog.member.member_ground import MemberGround, MemberState
-from cmdlog.member.member_roll import MemberRoll
-from cmdlog.member.read_rounds import ReadRounds
+from cmdlog.member.consensus import Consensus
+from cmdlog.member.leading.leadership import Leadership, Standing
+from cmdlog.member.lost_majority.survivors import end_of
+from cmdlog.member.member_ground import MemberState
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.telemetry.cluster_metrics import ClusterReading, MemberReadiness
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import EntryLog
 from cmdlog.raft.messages import KIND_NORMAL
-from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.raft.ready import GroupStatus, PeerStatus
 from cmdlog.raft.state import Role
 from cmdlog.wal.format.batch import batch_span
@@ -39,99 +35,83 @@ LOOK_AHEAD_MAX: Final = 64  # entries that are looked at for a call: skips and e
 _BATCH: Final = bytes([RecordKind.BATCH])
 
 
-@dataclass(frozen=True, slots=True)
-class MemberParts:
-    """What of a member the view looks at. `applied`: per partition the last index that its site has answered."""
-
-    ground: MemberGround
-    roll: MemberRoll
-    groups: RaftGroups
-    driver: Replication
-    leadership: Leadership
-    marks: ExecutedMarks
-    applied: Callable[[], Mapping[int, int]]
-    peers: Callable[[], Collection[LinkStatus]]
-    too_far_back: Collection[int]  # groups whose missing entries no log holds
-    speaks: Callable[[], bool]  # whether this node takes part in consensus
-    fitness: LeaderFitness
-    rounds: ReadRounds
-    forwarding: Callable[[], Mapping[str, Any]]
-    copies: Callable[[], Mapping[str, Any]]  # that others take of this node
-    members: Callable[[], Mapping[str, Any]]  # what `OperatorDesk.describe_members` says
-    admission: Admission
-    tick_s: float
-
-
 class ClusterView:
     """Any thread."""
 
-    def __init__(self, parts: MemberParts, *, wall: Callable[[], float] = time.time) -> None:
-        self._parts, self._wall = parts, wall
+    def __init__(
+        self,
+        consensus: Consensus,
+        leadership: Leadership,
+        admission: Admission,
+        *,
+        applied: Callable[[], Mapping[int, int]],
+        speaks: Callable[[], bool],
+        parts: Callable[[], Mapping[str, Any]],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`applied`: per partition the last index that its site has answered; `speaks`: whether this node takes part in
+        consensus; `parts`: what the member's other parts show of themselves."""
+        self._consensus, self._leadership, self._admission = consensus, leadership, admission
+        self._applied, self._speaks, self._parts, self._wall = applied, speaks, parts, wall
 
     def member_state(self) -> MemberState:
         """RUNNING: it takes part, and knows who leads."""
-        parts = self._parts
-        return MemberState.RUNNING if parts.speaks() and parts.leadership.leader is not None else MemberState.CONFIGURING
+        return MemberState.RUNNING if self._speaks() and self._leadership.leader is not None else MemberState.CONFIGURING
 
     def _shown_state(self) -> MemberState:
         """For operators: that some partition is not what the leader has, or that the whole directory went back."""
-        state, parts = self.member_state(), self._parts
-        differs = state is MemberState.RUNNING and parts.marks.divergences()
-        return MemberState.DIVERGED if differs or _met_later(parts.peers()) else state
+        state = self.member_state()
+        differs = state is MemberState.RUNNING and self._consensus.marks.divergences()
+        return MemberState.DIVERGED if differs or _met_later(self._consensus.peers()) else state
 
     def readiness(self) -> MemberReadiness:
         """Whether calls are served here: by this node, which leads, or by the leader that it follows."""
-        parts = self._parts
-        leadership = parts.leadership
+        leadership = self._leadership
         state, standing, leader = self.member_state(), leadership.standing, leadership.leader
         if state is not MemberState.RUNNING or leader is None:
             return MemberReadiness(serves=False, state=state.value, role="follower", leader="", why=self._why_leaderless())
-        url = parts.roll.url_of(leader)
-        if leader == parts.ground.node:
-            refusal = parts.admission.suspension
+        url = self._consensus.roll.url_of(leader)
+        if leader == self._consensus.node:
+            refusal = self._admission.suspension
             why = "it was elected, and is taking over" if standing is not Standing.LEADING else str(refusal or "")
             return MemberReadiness(serves=not why, state=state.value, role="leader", leader=url, why=why)
         return MemberReadiness(serves=True, state=state.value, role="follower", leader=url)
 
     def _why_leaderless(self) -> str:
         """With the reason for each peer that this node has no connection to."""
-        apart = [peer for peer in self._parts.peers() if peer.connected_since_s is None and peer.last_error]
+        apart = [peer for peer in self._consensus.peers() if peer.connected_since_s is None and peer.last_error]
         reasons = [f"node {peer.node} at {peer.address}: {peer.last_error}" for peer in apart]
         return "; ".join(["it knows no leader: a majority is not reached, or some member has not started yet", *reasons])
 
     def reading(self) -> ClusterReading:
         """For metrics."""
-        return ClusterReading(self.status(), self._parts.leadership.history.takeovers)
+        return ClusterReading(self.status(), self._leadership.history.takeovers)
 
     def status(self) -> dict[str, Any]:
         """Plain data."""
-        parts = self._parts
-        applied, peers = parts.applied(), parts.peers()
+        consensus, leadership = self._consensus, self._leadership
+        applied, peers = self._applied(), consensus.peers()
         return {
             "state": self._shown_state().value,
-            "node": parts.ground.node,
-            "standing": parts.leadership.standing.value,
-            "leader": parts.leadership.leader,
-            **parts.members(),
-            "groups": {str(group): self._group(group, applied) for group in list(parts.groups.cores)},
+            "node": consensus.ground.node,
+            "standing": leadership.standing.value,
+            "leader": leadership.leader,
+            "groups": {str(group): self._group(group, applied) for group in list(consensus.groups.cores)},
             "election": self._election(),
-            "too_far_back": sorted(parts.too_far_back),
-            "diverged": {str(partition): index for partition, index in parts.marks.divergences().items()},
+            "diverged": {str(partition): index for partition, index in consensus.marks.divergences().items()},
             "went_back": _met_later(peers),
-            "unfit": parts.fitness.own.names,
+            "unfit": consensus.fitness.own.names,
             "peers": [asdict(peer) for peer in peers],
-            "forwarding": dict(parts.forwarding()),
-            "copying": dict(parts.copies()),
-            "read_rounds": parts.rounds.begun,
-            **parts.leadership.history.status(),
+            **self._parts(),
+            **leadership.history.status(),
         }
 
     def _election(self) -> dict[str, float]:
         """The time-out, how slow disks and ways are, and how much more time campaigns get for that."""
-        parts = self._parts
-        with parts.driver.lock:
-            all_of = [core.status() for core in parts.groups.cores.values()]
-        tick_ms = 1000 * parts.tick_s
+        consensus = self._consensus
+        with consensus.driver.lock:
+            all_of = [core.status() for core in consensus.groups.cores.values()]
+        tick_ms = 1000 * consensus.ground.tick_s
 
         def most(of: Callable[[GroupStatus], int]) -> float:
             return round(max(map(of, all_of), default=0) * tick_ms, 1)
@@ -145,14 +125,14 @@ class ClusterView:
 
     def _group(self, group: PartitionId, applied: Mapping[int, int]) -> dict[str, Any]:
         """One group; {} when it has ended meanwhile."""
-        parts = self._parts
-        with parts.driver.lock:
-            core = parts.groups.cores.get(group)
+        consensus = self._consensus
+        with consensus.driver.lock:
+            core = consensus.groups.cores.get(group)
             if core is None:
                 return {}
             status = core.status()
             run = status.applied if group == CLUSTER_GROUP else applied[group]
-            last = status.last if group == CLUSTER_GROUP else max(status.last, parts.marks.leader_commit(group))
+            last = status.last if group == CLUSTER_GROUP else max(status.last, consensus.marks.leader_commit(group))
             return {
                 "role": status.role.value,
                 "term": status.term,
@@ -174,7 +154,7 @@ class ClusterView:
 
     def _whole_copies(self, status: GroupStatus) -> list[int]:
         """Nodes that are heard from and are known to hold everything that is committed, ascending; at the leader alone."""
-        silent_max = LIVE_S / self._parts.tick_s
+        silent_max = LIVE_S / self._consensus.ground.tick_s
         live = [of for of in status.peers if of.silent_ticks is not None and of.silent_ticks <= silent_max]
         whole = [int(of.node) for of in live if of.match >= status.commit]
         return sorted([*whole, int(status.node)]) if status.role is Role.LEADER else []
@@ -187,7 +167,7 @@ class ClusterView:
             "match": peer.match,
             **self._lag(core.log, peer.match, core.log.last),
             "sending": peer.sending.value,
-            "silent_s": None if silent is None else round(silent * self._parts.tick_s, 3),
+            "silent_s": None if silent is None else round(silent * self._consensus.ground.tick_s, 3),
             "in_flight_bytes": peer.in_flight_bytes,
         }
 
@@ -200,11 +180,6 @@ class ClusterView:
 def _met_later(peers: Collection[LinkStatus]) -> list[int]:
     """Nodes that have met a later start of this node's directory."""
     return sorted(int(peer.node) for peer in peers if peer.met_later)
-
-
-def end_of(core: RaftCore) -> tuple[int, int]:
-    """Term and index of the last entry: what survivors of a lost majority are compared by."""
-    return int(core.log.last_term), int(core.log.last)
 
 
 def first_call_s(log: EntryLog, after: int) -> float | None:

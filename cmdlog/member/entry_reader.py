@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from cmdlog.cluster.entry_records import entry_of
 from cmdlog.cluster.replication import Replication
 from cmdlog.operator_error import full_text
-from cmdlog.raft import RaftError
+from cmdlog.raft import RaftCore, RaftError
 from cmdlog.raft.messages import Entries
 from cmdlog.raft.ready import EntriesWanted
 from cmdlog.wal.errors import WalError
@@ -62,14 +63,16 @@ def read_entries(wal: Log, request: EntryRequest) -> Entries | None:
 class EntryReader:
     """Answers one question after the other."""
 
-    def __init__(self, wal: Log, driver: Callable[[], Replication]) -> None:
-        """`driver` gives who answers go to: it is made later."""
-        self._wal, self._driver = wal, driver
+    def __init__(self, wal: Log) -> None:
+        self._wal = wal
         self._asked: queue.SimpleQueue[EntryRequest | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="cmdlog-entries", daemon=True)
+        self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, driver: Replication) -> None:
+        """Answers go to this driver."""
+        thread = threading.Thread(target=self._run, args=(driver,), name="cmdlog-entries", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def ask(self, request: EntryRequest) -> None:
         """Any thread; does not wait."""
@@ -77,18 +80,15 @@ class EntryReader:
 
     def stop(self) -> None:
         self._asked.put(None)
-        if self._thread.ident is not None:  # else the node was closed before it spoke with anybody
-            self._thread.join()
+        for thread in self._threads:  # none of a node that is closed before it speaks with another
+            thread.join()
 
-    def _run(self) -> None:
+    def _run(self, driver: Replication) -> None:
         while (request := self._asked.get()) is not None:
             try:
                 entries = read_entries(self._wal, request)
             except (WalError, BadRecord) as error:
                 log.warning("entries_unreadable", group=request.group, first=request.wanted.first, reason=full_text(error))
                 entries = None
-            self._report(request, entries)
-
-    def _report(self, request: EntryRequest, entries: Entries | None) -> None:
-        with contextlib.suppress(RaftError, KeyError):
-            self._driver().ask(request.group, lambda core: core.report_entries(request.wanted, entries))
+            with contextlib.suppress(RaftError, KeyError):
+                driver.ask(request.group, partial(RaftCore.report_entries, wanted=request.wanted, entries=entries))

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
-
-import orjson
+from typing import Any, Final
 
 from cmdlog.cluster.channels.channel_sockets import ChannelCredentials
 from cmdlog.cluster.forwarding.call_channel import CallChannel
@@ -24,15 +22,13 @@ from cmdlog.member.member_roll import MemberRoll
 from cmdlog.node.forwarding.call_sender import CallSender, WaitingCaller
 from cmdlog.node.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
 from cmdlog.node.outcome import CallRefused, Durability, NotLeading, NotReady, Reply
-from cmdlog.node.placing.router import Encoded, Placed
+from cmdlog.node.placing.local_calls import BoundCode
+from cmdlog.node.placing.router import Placed
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route, SlotMap
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.secure_frames import Peer
-
-if TYPE_CHECKING:
-    from cmdlog.node.node import Node
 
 PROCESS_BYTES: Final = 8
 SYNC: Final[Durability] = "sync"
@@ -48,12 +44,12 @@ class MemberCalls:
         settings: Settings,
         node: Placing,
         *,
-        routes: Callable[[], Mapping[str, Route]],
+        bound: BoundCode,
         slots: SlotMap,
         admission: Admission,
         name: ClusterName,
     ) -> None:
-        self._admission, self._routes, self._roll = admission, routes, roll
+        self._admission, self._bound, self._roll = admission, bound, roll
         me = Peer(NodeId(ground.node), os.urandom(PROCESS_BYTES))
         self._sender = CallSender(slots, call_bytes_max=settings.call_bytes_max)
         share = len(roll.members)  # so that the links together leave room for callers of this node
@@ -61,7 +57,7 @@ class MemberCalls:
             ChannelCredentials(name, me, CALL_CHANNEL.secret(ground.secret)),
             self._address_of,
             self._sender,
-            ForwardedCalls(node, routes, slots.partition_by_slot),
+            ForwardedCalls(node, lambda: bound.routes, slots.partition_by_slot),
             window=CallWindow(
                 max(1, settings.inflight_calls_max // share), max(settings.call_bytes_max, settings.inflight_bytes_max // share)
             ),
@@ -93,7 +89,7 @@ class MemberCalls:
 
         Raises: NotReady, when a call is bound to code that runs no more: its number would be another procedure's.
         """
-        routes = self._routes()
+        routes = self._bound.routes
         if any(routes.get(route.name) is not route for route in bound):
             raise NotReady("the code of the cluster has just changed; the call is safe to repeat")
         refusal = self._admission.refusal
@@ -129,8 +125,3 @@ def place_apart(
             return None
 
     return [place(call) for call in calls]
-
-
-def call_decoded(self: Node, calls: Sequence[Encoded]) -> None:
-    """`Node.call_encoded` of a member: calls that it may have to send on are bound once more. Raises: CallRefused, for all."""
-    self.call_many([(route, orjson.loads(body), key, done, durability) for route, _, body, key, done, durability in calls])

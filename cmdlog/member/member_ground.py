@@ -45,6 +45,11 @@ class MemberGround:
     raft: RaftSettings | None = None  # None: as the settings say
     tls: PeerTls | None = None  # of all that nodes say to each other; None: by the secret alone
 
+    @property
+    def tick_s(self) -> float:
+        """Seconds of a tick."""
+        return TICK_S
+
     def listening(self) -> dict[str, Any]:
         """Settings that the cluster file has: a member listens for clients at the port of its URL, and at its host on
         loopback alone, since any other address needs a credential."""

@@ -1,4 +1,4 @@
-"""The start of a node that is one of several: making its part of a new cluster, and what its log says of the program.
+"""The start of a node that is one of several: its part of a new cluster, what its log says of the program, its parts.
 
 One rule: nothing is written that the others might not agree with. The first entries are compared with the cluster file's digest
 before the directory is made, and a start adds nothing to the log: what is new is proposed by the node that leads.
@@ -7,18 +7,28 @@ before the directory is made, and a start adds nothing to the log: what is new i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import structlog
 
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
-from cmdlog.cluster.genesis import GENESIS_TERM, Genesis
-from cmdlog.cluster.restored_groups import Place
+from cmdlog.cluster.copying.copy_frames import copy_credentials
+from cmdlog.cluster.genesis import Genesis
+from cmdlog.cluster.membership.fault_sets import FaultSets
+from cmdlog.member.consensus import Consensus, StatedEntries, make_code, make_consensus, make_network
+from cmdlog.member.leading.leading import make_leading
+from cmdlog.member.member import Member
 from cmdlog.member.member_code import Program
 from cmdlog.member.member_ground import MemberGround
-from cmdlog.node.assembly import NodeGround, Outside, closed_on_failure
+from cmdlog.member.member_roll import MemberRoll
+from cmdlog.member.membership.membership import Membership
+from cmdlog.member.rejoin.life_end import LifeEnd
+from cmdlog.member.rejoin.member_opening import open_own, rejoin_ground
+from cmdlog.member.rejoin.rejoin_record import RejoinReason
+from cmdlog.node.assembly import MACHINE, NodeGround, NodeParts, Outside, build_parts, closed_on_failure, make_checks
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import (
     Boot,
@@ -29,33 +39,34 @@ from cmdlog.node.boot import (
     key_policy,
     live_code,
     reporter,
+    tell_recovery,
 )
 from cmdlog.node.deploying.code_trial import CodeTrial
 from cmdlog.node.migrating.table_changes import NewTables, table_changes
+from cmdlog.node.node import Node
+from cmdlog.node.scrub.cluster_peers import ClusterPeers, peers_of
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity
 from cmdlog.wal.directory.lock import new_folder
 from cmdlog.wal.directory.sizing import reserve_for
 from cmdlog.wal.errors import WalError
+from cmdlog.wal.fault_log import FaultLog
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import RecordKind, encode_json
-from cmdlog.wal.group_state import GroupState, GroupStates
+from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP, txn_tick
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
-from cmdlog.wal.term_table import TermTable
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.code_versions import CodeVersions
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.migration.stated_change import StatedChange
 from procedures.procedure_versions import catalog_value, check_rows, facts_of
-from replay.plan.node_plan import Plan
 from replay.plan.planner import MEMBER_START
-from replay.recover.execute import RecoveryReport
 from replay.recover.in_place import bring_up
-from replay.state.trust import Trust, read_position, state_path
+from replay.state.trust import Trust
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -131,15 +142,30 @@ def ensure_member(
     return bundle
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedMember:
-    """A member's directory, recovered as far as this node had executed it."""
+def join(
+    directory: str,
+    db: Database,
+    settings: Settings,
+    member: MemberGround,
+    *,
+    target: str | None = None,
+    progress: Callable[[Any], None] | None = None,
+    outside: Outside = MACHINE,
+) -> Node:
+    """Creates this node's part of a new cluster if the directory is empty or missing, else recovers what it executed; after a
+    copy, if one is wanted, under way, or the only way (`cmdlog.member.rejoin.member_opening`).
 
-    ground: NodeGround
-    program: Program
-    plan: Plan
-    report: RecoveryReport
-    unsealed: Sequence[int]  # partitions whose state files nobody has vouched for
+    Returns when the sites run; `attach` then begins to speak with the others.
+    Raises: BadClusterFile, MemberRemoved, WalError, and the errors of procedures and replay.
+    """
+    folder = os.path.abspath(directory)
+    rejoin = rejoin_ground(outside.files, folder, member, progress)
+
+    def open_node() -> Node:
+        with CodeTrial(inline=False) as trial:
+            return open_member(folder, db, settings, member, trial, target=target, progress=progress, outside=outside)
+
+    return open_own(rejoin, open_node)
 
 
 def open_member(
@@ -152,8 +178,8 @@ def open_member(
     target: str | None,
     progress: Callable[[Any], None] | None,
     outside: Outside,
-) -> OpenedMember:
-    """Makes the directory where there is none, opens its log, and recovers its states. The log is the caller's.
+) -> Node:
+    """Makes the directory where there is none, opens its log, and recovers its states as far as this node had executed them.
 
     Raises: BadClusterFile, WalError, and the errors of procedures and replay.
     """
@@ -177,11 +203,58 @@ def open_member(
         plan, report = bring_up(files, wal, live=live_code(db, boot), progress=reporter(progress), purpose=MEMBER_START)
         Trust(files, directory).unseal()
         check_program(directory, settings, db, boot, wal)
-    run_upto = {part.partition: part.to_index for part in plan.partitions}
-    ground = NodeGround(
-        directory, db, settings, wal, boot, inline=False, outside=outside, first_site=trial.take_site, run_upto=run_upto
-    )
-    return OpenedMember(ground, program, plan, report, unsealed)
+        run_upto = {part.partition: part.to_index for part in plan.partitions}
+        ground = NodeGround(
+            directory, db, settings, wal, boot, inline=False, outside=outside, first_site=trial.take_site, run_upto=run_upto
+        )
+        parts = build_parts(ground)
+        recovery = tell_recovery(plan, report, parts.snapshots.newest, parts.sequencer.meter.speeds)
+        node = build_member(ground, parts, member, program, recovery)
+        node.checks.pages.wish(unsealed, plan)
+        node.start()
+    return node
+
+
+def build_member(
+    ground: NodeGround, parts: NodeParts, member: MemberGround, program: Program, recovery: list[dict[str, Any]]
+) -> Node:
+    """Bottom-up; nothing runs yet."""
+    wal, files, identity = ground.wal, ground.outside.files, ground.wal.instance.identity
+    readiness = parts.calls.readiness
+    roll = MemberRoll(wal.recovered.groups, member.cluster)
+    network = make_network(ground, member, roll)
+    life = LifeEnd(
+        rejoin_ground(files, ground.directory, member), network.book.me.incarnation, roll, readiness.fail,
+        can_write=lambda: wal.disk_full is None,
+        connected=lambda: [of.node for of in network.status().peers if of.connected_since_s is not None],
+    )  # fmt: skip
+    faults = FaultSets(
+        FaultLog.open(files, ground.directory, identity), identity.cluster_id,
+        partial(parts.facts.set_failures, identity.cluster_id),
+    )  # fmt: skip
+    if roll.faults is not None:
+        faults.adopt_set(roll.faults)
+    code = make_code(ground, parts, program)
+    stated = StatedEntries(faults, roll, code)
+    consensus = make_consensus(ground, parts, member, roll=roll, network=network, life=life, stated=stated)
+    leading = make_leading(ground, parts, consensus, code)
+    membership = Membership(
+        consensus, leading, faults, failed=readiness.fail, failure_s=ground.settings.failure_after_s
+    )  # fmt: skip
+    checks = make_checks(ground, parts, make_scrub_peers(consensus, wal, life))
+    replicator = Member(
+        ground, parts, checks, consensus=consensus, leading=leading, membership=membership, code=code, life=life
+    )  # fmt: skip
+    return Node(ground, parts, checks, replicator, recovery)
+
+
+def make_scrub_peers(consensus: Consensus, wal: Log, life: LifeEnd) -> ClusterPeers:
+    """Whom the scrub compares the log with."""
+    me, member = wal.instance.identity, consensus.ground
+    return peers_of(
+        copy_credentials(me.cluster_id, member.node, me.incarnation, member.secret), consensus.driver, consensus.network,
+        lambda: consensus.roll.members, want_copy=partial(life.want_copy, RejoinReason.DAMAGED), tls=member.tls,
+    )  # fmt: skip
 
 
 def doubt_of_url(url: str, settings: Settings) -> str:
@@ -191,11 +264,6 @@ def doubt_of_url(url: str, settings: Settings) -> str:
         return ""
     remedy = "set tls_cert_file" if stated == "https" else "give the cluster its https URL"
     return f"the cluster file has {url}, and this node serves {served}: {remedy}, unless a proxy translates between both"
-
-
-def has_begun(states: GroupStates) -> bool:
-    """Whether this node has ever taken part: all first members had met it then."""
-    return any(state.term > GENESIS_TERM for state in states.by_partition.values())
 
 
 def first_tables(db: Database) -> dict[str, Any]:
@@ -267,18 +335,3 @@ def check_program(directory: str, settings: Settings, db: Database, boot: Boot, 
     new = NewTables(db, boot.catalog + 1, settings.partitions, tick, settings.migrate, facts_of(value), is_new=True)
     table_changes(new, directory)
     log.warning("new_program", bundle=boot.bundle.hash[:12], runs=boot.code.newest_hash[:12])
-
-
-def read_places(directory: str, partitions: Iterable[int]) -> dict[int, Place]:
-    """By partition the last entry that its state holds; none of no state."""
-    places = dict[int, Place]()
-    for partition in partitions:
-        position = read_position(state_path(directory, partition), partition)
-        if not isinstance(position, str):
-            places[partition] = Place(position.index, position.term)
-    return places
-
-
-def terms_of_states(states: GroupStates, places: Mapping[int, Place], partitions: Iterable[int]) -> dict[int, TermTable]:
-    """By partition the terms of the entries that its state holds: these are committed, and the log's end may be void."""
-    return {p: states.state(p).terms.upto(places[p].index if p in places else 0) for p in partitions}

@@ -52,7 +52,7 @@ class ReplicaProgress:
 
     def __init__(self, driver: Replication, machine: SequencedMachine, run_up_to: Callable[[], Mapping[int, int]]) -> None:
         """`run_up_to`: the last index that each partition's site has answered."""
-        self._driver, self._machine, self._run_up_to = driver, machine, run_up_to
+        self._driver, self._machine, self.run_up_to = driver, machine, run_up_to
         self._lock = threading.Lock()  # taken after the driver's
         self._run: dict[int, int] = {}
         self._waits: list[_Wait] = []
@@ -103,7 +103,7 @@ class ReplicaProgress:
         if index is None:
             self._end(wait, reached=False)
             return
-        run = self._run_up_to()
+        run = self.run_up_to()
         with self._lock:
             wait.unknown.discard(partition)
             wait.needs[partition] = index

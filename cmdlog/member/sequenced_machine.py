@@ -34,11 +34,12 @@ class SequencedMachine:
 
     def __init__(
         self, sequencer: Sequencer, terms: Mapping[int, TermTable], entry_blocks: EntryBlocks, *,
-        marks: ExecutedMarks, leave_out: Callable[[int, int, int], None], stated: Callable[[int, bytes], None],
+        marks: ExecutedMarks, leave_out: Callable[[int, int, int], None], stated: Callable[[int, bytes], int],
         asked: Callable[[EntryRequest], None], copy_offered: Callable[[int, SnapshotDescriptor], None],
     ) -> None:  # fmt: skip
         """`terms`: of every partition, up to the entry that its state has reached. `leave_out` tells a site of a call that is not
-        run: partition, index, position or VOID. `stated` gets the committed entries of the cluster group: index, record."""
+        run: partition, index, position or VOID. `stated` gets the committed entries of the cluster group (index, record), and
+        gives the newest version of the code that the sites have then."""
         self._sequencer, self._entry_blocks, self._leave_out, self._stated = sequencer, entry_blocks, leave_out, stated
         self._asked, self._copy_offered = asked, copy_offered
         self._gate, self._marks, self._code = MultiCallGate(terms), marks, CodeGate()
@@ -84,7 +85,7 @@ class SequencedMachine:
         placed = list(enumerate(records_of(group, entries), entries.first))
         if group == CLUSTER_GROUP:
             for index, record in placed:
-                self._stated(index, record)
+                self.learn_code(self._stated(index, record))
                 if (done := self._proposed.pop(index, None)) is not None:
                     done(CallOutcome(0, 0, b""))
             return

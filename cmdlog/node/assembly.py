@@ -6,6 +6,7 @@ One rule: nothing is set on a part from outside afterwards. Where two parts need
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,10 @@ from cmdlog.node.boot import Boot, ManifestFacts
 from cmdlog.node.clock import HybridClock, TimeSource
 from cmdlog.node.failure_sets import Failures
 from cmdlog.node.outcome import CallOutcome
+from cmdlog.node.placing.key_owners import KeyOwners, make_owners
+from cmdlog.node.placing.local_calls import BoundCode, LocalCalls
+from cmdlog.node.placing.router import Router
+from cmdlog.node.readiness import Readiness
 from cmdlog.node.scrub.damage_repair import RepairHooks
 from cmdlog.node.scrub.finding import ScrubFinding
 from cmdlog.node.scrub.log_comparison import ScrubPeers
@@ -34,6 +39,7 @@ from cmdlog.node.scrub.scrubber import Scrubber, ScrubGround
 from cmdlog.node.scrub.segment_mend import mend_segment
 from cmdlog.node.scrub.self_checks import SelfChecks
 from cmdlog.node.sequencing.log_feed import SequencerStart
+from cmdlog.node.sequencing.log_wakeup import LogWakeup
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import LogControls
 from cmdlog.node.sequencing.sequencer import Sequencer
@@ -95,19 +101,23 @@ def closed_on_failure(wal: Log) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
     """What a node is built of."""
 
-    clock: HybridClock
-    failures: Failures
-    facts: ManifestFacts
-    sites: InlineSites | ProcessSites
+    calls: LocalCalls
     sequencer: Sequencer
+    sites: InlineSites | ProcessSites
+    desk: SiteEvents
+    snapshots: Snapshotter
     copier: Copier
     archiver: Archiver
-    snapshots: Snapshotter
-    desk: SiteEvents
+    facts: ManifestFacts
+
+    @property
+    def keys(self) -> KeyOwners:
+        """Who has used which idempotency key."""
+        return self.calls.router.keys
 
     def start_sites(self) -> dict[int, int]:
         """Starts sites and archive; the sites' positions by partition."""
@@ -120,13 +130,13 @@ class NodeParts:
         return positions
 
 
-def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[BaseException], None]) -> NodeParts:
-    """Builds them; nothing runs yet. `on_failure` is called once, when the log or a site has failed for good."""
+def build_parts(ground: NodeGround) -> NodeParts:
+    """Builds them; nothing runs yet."""
     settings, wal, boot = ground.settings, ground.wal, ground.boot
+    readiness, meter = Readiness(), _make_meter(ground)
     last, source = txn_tick(wal.recovered.txn_id_max), ground.outside.time
     clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=last, wall=source.wall, boot=source.boot)
-    failures = Failures.of(ground.outside.files, ground.directory, wal.instance.identity)
-    facts = ManifestFacts(boot, fault_record=failures.carried)
+    facts = ManifestFacts(boot, Failures.of(ground.outside.files, ground.directory, wal.instance.identity))
     sites = _make_sites(ground)
     copier, archiver = _make_archiver(ground, clock)
 
@@ -141,7 +151,7 @@ def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[B
         limits=_limits(settings),
         start=SequencerStart(boot.catalog, wal.durable_block, boot.terms, votes_alone=ground.run_upto is None),
         meter=meter,
-        on_failure=on_failure,
+        on_failure=readiness.fail,
     )
     hooks = _snapshot_hooks(ground, sequencer, sites, facts, let_go=archiver.let_go)
     snapshots = _make_snapshotter(ground, meter.speeds, hooks)
@@ -155,7 +165,25 @@ def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[B
         leave_out=sites.leave_out,
         skips=ground.skips,
     )
-    return NodeParts(clock, failures, facts, sites, sequencer, copier, archiver, snapshots, desk)
+    bound = BoundCode(ground.db, meter, catalog=boot.catalog if ground.run_upto is None else 0)
+    router = Router(settings, sequencer, make_owners(settings, source.boot), meter, bound)
+    waker = LogWakeup(wal.kick)
+    return NodeParts(
+        calls=LocalCalls(readiness=readiness, bound=bound, clock=clock, router=router, waker=waker),
+        sequencer=sequencer,
+        sites=sites,
+        desk=desk,
+        snapshots=snapshots,
+        copier=copier,
+        archiver=archiver,
+        facts=facts,
+    )
+
+
+def _make_meter(ground: NodeGround) -> StageTimings:
+    names, settings = [procedure.name for procedure in ground.db.procedure_list], ground.settings
+    speeds = Speeds(ground.directory, names, settings.partitions)
+    return StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=settings.slow_call_ms / 2000 or math.inf)
 
 
 def _make_sites(ground: NodeGround) -> InlineSites | ProcessSites:
@@ -284,14 +312,14 @@ def _make_snapshotter(ground: NodeGround, speeds: Speeds, hooks: Hooks) -> Snaps
     return snapshotter
 
 
-def make_checks(ground: NodeGround, parts: NodeParts, peers: Callable[[], ScrubPeers | None]) -> SelfChecks:
-    """Makes the threads that check the node; `peers` is asked at each step of the scrub, None of a node alone."""
+def make_checks(ground: NodeGround, parts: NodeParts, peers: ScrubPeers | None = None) -> SelfChecks:
+    """Makes the threads that check the node; `peers`: whom the scrub compares the log with, None of a node alone."""
     pages = PageChecks(ground.directory, parts.desk.broken, ground.work)
     drills = Drills(ground.directory, every_s=ground.settings.drill_every_s, work=ground.work)
     return SelfChecks(pages, drills, _make_scrub(ground, parts, peers))
 
 
-def _make_scrub(ground: NodeGround, parts: NodeParts, peers: Callable[[], ScrubPeers | None]) -> Scrubber:
+def _make_scrub(ground: NodeGround, parts: NodeParts, peers: ScrubPeers | None) -> Scrubber:
     files, directory, wal, settings = ground.outside.files, ground.directory, ground.wal, ground.settings
     reader = ReaderProcess(directory)
 

@@ -20,12 +20,14 @@ import structlog
 
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.snapshot_schedule import segments_wanted
+from cmdlog.node.failure_sets import Failures
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity, Instance
 from cmdlog.wal.directory.lock import new_folder
 from cmdlog.wal.directory.sizing import RingSize, block_bytes_max, reserve_for
 from cmdlog.wal.errors import RecordsTooLarge, WalError
+from cmdlog.wal.fault_record import FaultRecord
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import block_bytes
 from cmdlog.wal.format.record import RecordKind, encode_json
@@ -114,17 +116,17 @@ class Boot:
 class ManifestFacts:
     """What a snapshot's manifest says beside the image: what is new with this start counts once the log has it."""
 
-    def __init__(self, boot: Boot, *, fault_record: str | None) -> None:
-        self._boot, self._fault_record = boot, fault_record
+    def __init__(self, boot: Boot, failures: Failures) -> None:
+        self._boot, self.failures = boot, failures
         self._logged = False
 
     def note_logged(self) -> None:
         """The log has what this start changes."""
         self._logged = True
 
-    def set_fault_record(self, fault_record: str | None) -> None:
-        """A new failure set is durable: images from now on carry it."""
-        self._fault_record = fault_record
+    def set_failures(self, cluster_id: bytes, record: FaultRecord) -> None:
+        """A new failure set is durable: status and images say it from now on."""
+        self.failures = Failures.with_newest(cluster_id, record)
 
     def of_partition(self, partition: int) -> dict[str, Any]:
         boot = self._boot
@@ -134,7 +136,7 @@ class ManifestFacts:
             "environment": environment(),
             "key_policy": asdict(boot.policy),
         }
-        stated = {"epoch": boot.epoch, "fault_record": self._fault_record, "partition": partition}
+        stated = {"epoch": boot.epoch, "fault_record": self.failures.carried, "partition": partition}
         return {**(now if self._logged else boot.before), **stated}
 
 

@@ -14,41 +14,32 @@ import sys
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import structlog
 
-from cmdlog.node.assembly import MACHINE, NodeGround, Outside, build_parts, closed_on_failure, make_checks
+from cmdlog.node.assembly import MACHINE, NodeGround, NodeParts, Outside, build_parts, closed_on_failure, make_checks
 from cmdlog.node.background.page_checks import unsealed_states
-from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.boot import adopt_fixed, check_fit, ensure_node, make_boot, reporter, tell_recovery
 from cmdlog.node.deploying.code_trial import CodeTrial
 from cmdlog.node.deploying.deployed_code import choose_program
-from cmdlog.node.deploying.deployer import Deployer, make_deployer
 from cmdlog.node.deploying.load_check import checked_code
-from cmdlog.node.migrating.table_changes import NewTables, table_changes
 from cmdlog.node.outcome import CallOutcome, Done, Durability, NotReady
 from cmdlog.node.placing.housekeeping import Housekeeping
-from cmdlog.node.placing.key_owners import make_owners
-from cmdlog.node.placing.router import Encoded, Placed, Router
-from cmdlog.node.placing.stale_reads import StaleReads
 from cmdlog.node.queries.query import QueryResult, RunQuery, run_query
-from cmdlog.node.scrub.log_comparison import ScrubPeers
-from cmdlog.node.sequencing.log_wakeup import LogWakeup
+from cmdlog.node.replicator import Alone, Replicator
+from cmdlog.node.reporting.status import Health, StatusOverview
+from cmdlog.node.scrub.self_checks import SelfChecks
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.partition_health import PartitionHealth
-from cmdlog.node.slot_map import Route, describe_routes, make_routes
-from cmdlog.node.status import Health, StatusOverview
+from cmdlog.node.slot_map import Route, describe_routes
 from cmdlog.node.telemetry.recent_history import RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
-from cmdlog.node.telemetry.stage_timings import StageTimings
-from cmdlog.node.unconfirmed_tail import catch_up, skips_behind
-from cmdlog.operator_error import full_text
+from cmdlog.node.unconfirmed_tail import skips_behind
 from cmdlog.procedure_calls import QueryParameters
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.format.record import Record
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from cmdlog.wal.writing.watermarks import Sync
@@ -69,45 +60,36 @@ log = structlog.get_logger("cmdlog.node")
 
 
 class Node:
-    """See the module. `open` makes one; `attach` begins to accept calls."""
+    """See the module. `open` makes one that is alone; `attach` begins to accept calls."""
 
-    durabilities_offered: Sequence[Durability] = ("sync", "async")
-
-    def __init__(self, ground: NodeGround) -> None:
-        directory, settings = ground.directory, ground.settings
-        self.directory, self.db, self.settings = directory, ground.db, settings
-        self.routes: Mapping[str, Route] = make_routes(ground.db, ground.boot.catalog if ground.run_upto is None else 0)
-        self.error: BaseException | None = None  # why the node is wedged
-        self._failure_watchers: list[Callable[[BaseException], None]] = []
-        self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
-        speeds = Speeds(directory, names := list(self.routes), settings.partitions)
-        self.meter = StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=self.front.slow_s / 2)
-        self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
+    def __init__(
+        self, ground: NodeGround, parts: NodeParts, checks: SelfChecks, replicator: Replicator, recovery: list[dict[str, Any]]
+    ) -> None:
+        """`recovery`: per partition what its state was rebuilt from, and why."""
+        directory, settings, calls = ground.directory, ground.settings, parts.calls
+        self.directory, self.settings, self.recovery, self.replicator = directory, settings, recovery, replicator
         self._wal, self._boot, self._files = ground.wal, ground.boot, ground.outside.files
-        parts = self._parts = build_parts(ground, self.meter, self._failed)
-        self.clock, self.sequencer = parts.clock, parts.sequencer
-        self._desk, self._sites, self._snapshots = parts.desk, parts.sites, parts.snapshots
-        self._checks = make_checks(ground, parts, self._scrub_peers)
-        self._keys = make_owners(settings, ground.outside.time.boot)
-        self._placing = Router(settings, self.sequencer, self._keys, self.meter, lambda: self.routes)
-        self.slots, self.end_session = self._placing.slots, self._placing.end_session
-        self.stale = StaleReads(directory, settings, self._placing, self._check_ready)
+        self._parts, self.checks, self._readiness, self._bound = parts, checks, calls.readiness, calls.bound
+        self._desk, self._sites, self._snapshots, self._keys = parts.desk, parts.sites, parts.snapshots, parts.keys
+        self.clock, self.sequencer, self.meter = calls.clock, parts.sequencer, parts.sequencer.meter
+        self.slots, self.end_session = calls.router.slots, calls.router.end_session
+        self.watch_failure = calls.readiness.watch_failure
+        self.stale, self.deployer, self.durabilities_offered = replicator.stale, replicator.deployer, replicator.durabilities
+        self.call, self.call_many, self.call_encoded = replicator.call, replicator.call_many, replicator.call_encoded
+        self.hand_over = replicator.hand_over
+        self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         self.overview = StatusOverview(
-            directory, settings, self._boot, self._wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
-            RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls, work=ground.work,
-            health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=parts.archiver.status,
-            checks=self._checks, troubles=self._desk.troubles, failures=parts.failures,
+            directory, settings, ground.boot, ground.wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
+            RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls, work=ground.work, health=self._health,
+            archive=parts.archiver.status, checks=checks, troubles=self._desk.troubles, facts=parts.facts,
+            cluster=replicator.cluster, operator_desk=replicator.operators,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
-        self._waker = LogWakeup(self._wal.kick)
-        self._opened = threading.Event()  # the log has what the start adds, or it failed
         self._housekeeping = Housekeeping(
-            directory, self.sequencer, self._snapshots, self._keys, speeds,
+            directory, self.sequencer, self._snapshots, self._keys, self.meter.speeds,
             failed=lambda: self.error is not None,
             each_round=(self.meter.drain, self.overview.sample, ground.work.report_stalled),
         )  # fmt: skip
-        self.deployer: Deployer = make_deployer(ground, parts, self._serve_code, self._check_ready, lambda: self.error)
-        self._ready = self._closed = False
 
     @classmethod
     def open(
@@ -150,40 +132,36 @@ class Node:
                 plan, report = bring_up(files, wal, live=live, progress=reporter(progress), purpose=purpose)
                 Trust(files, directory).unseal()  # from here on they are written to
                 skips = skips_behind(plan)
-                node = cls(NodeGround(directory, db, settings, wal, boot, inline, outside, skips, first_site=trial.take_site))
-                node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
-                node._checks.pages.wish(unsealed, plan)
-                node._start(log_sync or settings.durability, left_over(wal, plan))
+                ground = NodeGround(directory, db, settings, wal, boot, inline, outside, skips, first_site=trial.take_site)
+                parts = build_parts(ground)
+                checks = make_checks(ground, parts)
+                checks.pages.wish(unsealed, plan)
+                recovery = tell_recovery(plan, report, parts.snapshots.newest, parts.sequencer.meter.speeds)
+                alone = Alone(
+                    ground, parts, log_sync=log_sync or settings.durability, left=left_over(wal, plan), recovery=recovery
+                )
+                node = cls(ground, parts, checks, alone, recovery)
+                node.start()
         return node
 
-    def _start(self, sync: Sync, left: Mapping[int, Sequence[Record]]) -> None:
+    def start(self) -> None:
+        """The log runs, and so do the sites. Raises: WalError; RuntimeError when sites do not start."""
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-        settings, feed, wal = self.settings, self.sequencer.log_feed, self._wal
-        wal.start(
-            feed, threads=settings.log_threads, sync=sync, async_window_s=settings.async_window_ms / 1000,
-            waits=lambda: feed.waits, lax=lambda: feed.lax, early=True, timed=self.meter.syncs.add,
-            whole_ring=settings.preallocate == "ring",
-        )  # fmt: skip
-        if left:
-            catch_up(self._desk, left, settings)
-        self._open_log()
+        self.replicator.start_log()
         self._positions = self._parts.start_sites()
 
     def attach(self, loop: AbstractEventLoop | None = None) -> None:
         """Lets calls in. Sites are read by this event loop, whose thread then runs `done`; None: by threads of the node."""
         self._sites.attach(loop)
         if loop is not None:
-            self._waker.attach(loop)
+            self._parts.calls.waker.attach(loop)
         for partition, position in self._positions.items():
             self.sequencer.site_feed.site_up(partition, position)
         self._housekeeping.start()
         self._snapshots.start()
-        self._checks.start()
-        self._ready = True
-
-    def hand_over(self) -> bool:
-        """An orderly stop begins: whether another node takes the calls from now on."""
-        return False
+        self.checks.start()
+        self._readiness.accept_calls()
+        self.replicator.attach(loop)
 
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
         """Orderly: no new calls, those under way are answered, states and log are sealed, sites end. Idempotent.
@@ -191,12 +169,19 @@ class Node:
         They are waited for as long as `drain_s`, else the setting `drain_timeout_s`, says; what is in the log stays there.
         `hurried` ends the wait, and the sealing of the states, which reads them.
         """
-        if self._closed:
+        if not self._readiness.begin_close():
             return
-        self._closed, self._ready = True, False
+        self.replicator.stop(hurried)
+        self._readiness.refuse_calls()
+        try:
+            self._close(self.settings.drain_timeout_s if drain_s is None else drain_s, hurried)
+        finally:
+            self.replicator.finish()
+
+    def _close(self, drain_s: float, hurried: Callable[[], bool]) -> None:
         self.sequencer.intake.refuse(NotReady("the node is stopping"))
-        self._drain(self.settings.drain_timeout_s if drain_s is None else drain_s, hurried)
-        self._checks.stop()
+        self._drain(drain_s, hurried)
+        self.checks.stop()
         self._snapshots.stop()
         self._parts.copier.stop()
         self._parts.archiver.stop()
@@ -225,41 +210,25 @@ class Node:
     @property
     def ready(self) -> bool:
         """Calls are accepted, to every partition."""
-        return self._ready and self.error is None and not self.sequencer.site_feed.refusing
+        return self._readiness.ready and self.error is None and not self.sequencer.site_feed.refusing
 
-    def _check_ready(self) -> None:
-        if not self._ready:
-            raise NotReady("the node is closed" if self._closed else "the node is still starting")
+    @property
+    def error(self) -> BaseException | None:
+        """Why the node is wedged."""
+        return self._readiness.error
 
-    def call(
-        self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,
-        durability: Durability | None = None,
-    ) -> int | None:  # fmt: skip
-        """Places one call with bound parameters (wire form). Returns its partition, None for all of them.
+    @property
+    def db(self) -> Database:
+        """The application that calls run."""
+        return self._bound.db
 
-        `key`: an idempotency fingerprint, or what a session's call brings (`session_calls.sent_name`); `txn` comes before it.
-        `durability`: "async" answers once it is executed, "sync" once durable too. Raises: Refused (nothing logged), ClockAhead.
-        """
-        self._check_ready()
-        if txn is not None:
-            self.clock.observe(txn)
-        partition = self._placing.place(route, params, key, done, durability)
-        if not route.read_only:
-            self._waker.wake()
-        return partition
+    @property
+    def routes(self) -> Mapping[str, Route]:
+        """Of the code that calls are bound to now."""
+        return self._bound.routes
 
-    def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
-        """Places calls (route, params, key, done, durability) in order, as `call` does. Raises: CallRefused, for all of them."""
-        self._check_ready()
-        partitions = self._placing.place_many(calls)
-        self._waker.wake()
-        return partitions
-
-    def call_encoded(self, calls: Sequence[Encoded]) -> None:
-        """`call_many`, of calls whose parameters are encoded already. Raises: CallRefused, for all of them."""
-        self._check_ready()
-        self._placing.place_encoded(calls)
-        self._waker.wake()
+    def _health(self) -> Health:
+        return Health(self.ready, self.error, self._sites.pids(), self.recovery)
 
     def help(self) -> None:
         """Lets the calling thread do what would cost thread switches elsewhere: take the log's turn, drive inline sites."""
@@ -277,8 +246,8 @@ class Node:
         sites = self._sites
         if not isinstance(sites, InlineSites) or durability == "async":  # this thread must not wait for the disk
             return self.call(route, params, key=key, done=done, durability=durability)
-        self._check_ready()
-        partition = self._placing.place(route, params, key, done, durability)
+        self._readiness.check_ready()
+        partition = self._parts.calls.router.place(route, params, key, done, durability)
         sites.helped_by(threading.get_ident())
         try:
             if not self._wal.run_turn(sites.drive):
@@ -294,15 +263,12 @@ class Node:
 
     def query_by(self, run: RunQuery[T], sql: str, params: QueryParameters, partition: int | None) -> T:
         """`query`, run by somebody else, such as a process of its own."""
+        self.replicator.confirm_query()
         self.sequencer.reads.wait_for_tables(partition, self.settings.query_timeout_s)
         result = self.stale.read_states(run, sql, params, partition)
         if self.settings.durability == "sync":
             self.sequencer.reads.wait_until_durable(partition)
         return result
-
-    def watch_failure(self, watch: Callable[[BaseException], None]) -> None:
-        """`watch` is called when the node fails, in any thread; `error` says whether it has failed before."""
-        self._failure_watchers.append(watch)
 
     def listen_to(self, front: RequestStats) -> None:
         """The front that serves this node from now on: its errors and refusals are shown with the node's figures."""
@@ -320,6 +286,7 @@ class Node:
 
         Blocking; durable on return. The `point` and the `snapshots`, described. Raises: SnapshotError.
         """
+        self.replicator.check_point()
         return self._snapshots.request_snapshots(range(self.settings.partitions), point=True).result()
 
     def points(self) -> list[dict[str, Any]]:
@@ -331,7 +298,7 @@ class Node:
         return self._snapshots.listed()
 
     def stalls(self) -> list[dict[str, Any]]:
-        """Sites that make no progress: see `cmdlog.node.status.StatusOverview.stalls`."""
+        """Sites that make no progress: see `cmdlog.node.reporting.status.StatusOverview.stalls`."""
         return self.overview.stalls()
 
     def status(self) -> dict[str, Any]:
@@ -347,53 +314,9 @@ class Node:
         return self.meter.stages_of(txn_id)
 
     def telemetry(self, after: int = 0) -> dict[str, Any]:
-        """The last minutes for a status page: see `cmdlog.node.status.StatusOverview.telemetry`."""
+        """The last minutes for a status page: see `cmdlog.node.reporting.status.StatusOverview.telemetry`."""
         return self.overview.telemetry(self.front, after)
 
     def catalog(self) -> list[dict[str, Any]]:
         """Every procedure with the schemas of its parameters and result."""
         return describe_routes(self.routes)
-
-    def _scrub_peers(self) -> ScrubPeers | None:
-        """Whom the scrub compares the log with."""
-        return None
-
-    def _serve_code(self, db: Database, catalog: int = 0) -> None:
-        """Calls are bound to this code from now on; `catalog` is its version. Any thread."""
-        self.meter.serve_procedures([procedure.name for procedure in db.procedure_list])
-        self.db, self.routes = db, make_routes(db, catalog)
-
-    def _failed(self, error: BaseException) -> None:
-        self.error = error
-        self._opened.set()
-        log.error("node_failed", reason=full_text(error), kind=type(error).__name__)
-        for watch in self._failure_watchers:
-            watch(error)
-
-    def _open_log(self) -> None:
-        """Returns when the log has what this start changes, or has no room for it: then calls are refused until it has.
-
-        Raises: WalError, when the log has failed.
-        """
-        s, boot = self.settings, self._boot
-        new = NewTables(self.db, boot.catalog, s.partitions, self.clock.reserve(1), s.migrate, boot.facts, boot.adds_code)
-        entries = table_changes(new, self.directory, self._keys.load)
-        for partition, _, value in entries:
-            self.recovery[partition]["tables"] = value
-        if not self._boot.records and not entries:
-            self._parts.facts.note_logged()
-            return
-        opening = self.sequencer.opening
-        opening.add(self._boot.records, entries, done=self._log_opened)
-        while not self._opened.wait(OPENING_LOOK_S):
-            if opening.waits_for_room:
-                log.warning("log_full", reason=self.sequencer.admission.why_full(), waiting=self._boot.changes)
-                return
-        if self.error is not None:
-            raise self.error
-
-    def _log_opened(self) -> None:
-        for change in self._boot.changes:
-            log.info("changed_since_last_start", what=change)
-        self._parts.facts.note_logged()
-        self._opened.set()

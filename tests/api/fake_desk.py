@@ -28,7 +28,7 @@ def a_member(node: int, state: str = "member", **changed: Any) -> dict[str, Any]
 
 @dataclass
 class FakeMembership:
-    """Stands in for `MemberNode.membership`."""
+    """Stands in for `Node.membership`."""
 
     members_now: list[dict[str, Any]] = field(default_factory=lambda: [a_member(1), a_member(2), a_member(3)])
     version: int = 41

@@ -16,7 +16,7 @@ import yaml
 from cmdlog.cli.app import make_program
 from cmdlog.cli.files import FILES, FOLDER, read_deploy_file
 from cmdlog.cli.server.settings_sources import load_settings
-from cmdlog.node.prometheus import TABLE as METRICS
+from cmdlog.node.reporting.prometheus import TABLE as METRICS
 from cmdlog.node.settings import TABLE, Settings
 from tests.waiting import PATIENCE_S
 

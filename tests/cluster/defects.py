@@ -12,14 +12,14 @@ from tests.cluster.defects_membership import OF_MEMBERS
 from tests.raft.defects_members import Mutant
 
 DRIVER, MARKS, GATE = "cluster/replication.py", "cluster/executed_marks.py", "cluster/multi_calls.py"
-COMMITS, RESTORED, RECORDS = "cluster/commit_marks.py", "cluster/restored_groups.py", "cluster/entry_records.py"
+COMMITS, RESTORED, RECORDS = "cluster/rounds.py", "cluster/restored_groups.py", "cluster/entry_records.py"
 VERDICT = "wal/term_table.py"
 MACHINE, LEADERSHIP, STEPS = (
     "member/sequenced_machine.py",
-    "member/leadership.py",
+    "member/leading/leadership.py",
     "member/leading/leader_steps.py",
 )
-TAKEOVER, READER = "member/takeover.py", "member/entry_reader.py"
+TAKEOVER, READER = "member/leading/takeover.py", "member/entry_reader.py"
 ROUNDS, TRANSFER = "member/read_rounds.py", "member/leading/leadership_transfer.py"
 PIPELINES, PIPELINE = "node/sequencing/replicated_pipelines.py", "node/sequencing/partition_pipeline.py"
 LOG_FEED, EVENTS, DESK = "node/sequencing/log_feed.py", "member/peer_events.py", "node/site_events.py"
@@ -60,8 +60,8 @@ OF_DRIVER: Final = (
     Mutant(
         "ticks-after-the-wedge",
         DRIVER,
-        "            if self.failure is None:\n                self._groups.tick()",
-        "            if True:\n                self._groups.tick()",
+        "            if self.failure is None:\n                self.groups.tick()",
+        "            if True:\n                self.groups.tick()",
         "a node whose log has failed sends heartbeats, and is kept as the leader",
     ),
     Mutant(
@@ -73,16 +73,16 @@ OF_DRIVER: Final = (
     ),
     Mutant(
         "vote-not-written",
-        DRIVER,
-        "        return known != (hard.term, hard.vote)",
-        "        return known is None or known[0] != hard.term",
+        COMMITS,
+        "votes.get(record.group) != (hard.term, hard.vote):",
+        "votes.get(record.group, (0, 0))[0] != hard.term:",
         "a node forgets whom it voted for in a term that it knew before",
     ),
     Mutant(
         "order-of-a-block",
-        DRIVER,
-        "        return heads + entries + marks",
-        "        return marks + heads + entries",
+        COMMITS,
+        "    return heads + entries + due",
+        "    return due + heads + entries",
         "a torn block states as committed what it does not hold",
     ),
     Mutant(
@@ -519,8 +519,8 @@ OF_LEADERS: Final = (
     Mutant(
         "votes-before-it-is-pinned",
         EVENTS,
-        "            heard = self.speaks and parts.membership.hears(peer)",
-        "            heard = parts.membership.hears(peer)",
+        "            heard = self.speaks and self._membership.hears(peer)",
+        "            heard = self._membership.hears(peer)",
         "an emptied disk votes a second time",
     ),
     Mutant(

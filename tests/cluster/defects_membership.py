@@ -7,21 +7,18 @@ from typing import Final
 from tests.raft.defects_members import Mutant
 
 PLAN, CHANGES = "cluster/membership/member_plan.py", "cluster/membership/group_changes.py"
-REQUESTS, WISHES = "cluster/membership/member_requests.py", "cluster/membership/copy_wishes.py"
-FAULTS, SIGHT = "cluster/membership/fault_sets.py", "cluster/membership/leader_sight.py"
+REQUESTS, WISHES = ("cluster/membership/member_requests.py",) * 2
+FAULTS, SIGHT = "cluster/membership/fault_sets.py", "cluster/membership/membership_view.py"
 RECONCILER, FOLLOWER = "cluster/membership/reconciler.py", "member/membership/roll_follower.py"
-PARTS: Final = "member/membership/membership_parts.py"
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     PLAN: ("cluster/membership/test_member_plan.py",),
     CHANGES: ("cluster/membership/test_group_changes.py",),
     REQUESTS: ("cluster/membership/test_member_requests.py",),
-    WISHES: ("cluster/membership/test_copy_wishes.py",),
-    FAULTS: ("cluster/membership/test_fault_sets.py",),
-    SIGHT: ("cluster/membership/test_leader_sight.py",),
+    FAULTS: ("cluster/membership/test_fault_sets.py", "member/membership/test_membership.py"),
+    SIGHT: ("cluster/membership/test_membership_view.py",),
     RECONCILER: ("cluster/membership/test_reconciler.py",),
     FOLLOWER: ("member/membership/test_roll_follower.py",),
-    PARTS: ("member/membership/test_membership_parts.py",),
 }
 
 OF_MEMBERS: Final = (
@@ -136,7 +133,7 @@ OF_MEMBERS: Final = (
         "a leader that heard the former life promotes the new one before it has the data",
     ),
     Mutant(
-        "failure-set-is-not-written", PARTS,
+        "failure-set-is-not-written", FAULTS,
         "        if peek_record(record).kind is RecordKind.FAULTS:", "        if False:",
         "a recovery does not know who had failed",
     ),

@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.raft.defects_members import Mutant
 
-PLAN, CHANGES, SIGHT = (f"cluster/membership/{name}.py" for name in ("member_plan", "group_changes", "leader_sight"))
+PLAN, CHANGES, SIGHT = (f"cluster/membership/{name}.py" for name in ("member_plan", "group_changes", "membership_view"))
 REQUESTS, SETS = (f"cluster/membership/{name}.py" for name in ("member_requests", "fault_sets"))
 RECONCILER, FOLLOWER = "cluster/membership/reconciler.py", "member/membership/roll_follower.py"
 GROUPS, PLACES, DIRECTORY = "cluster/copying/copied_groups.py", "cluster/rounds.py", "member/rejoin/copied_directory.py"

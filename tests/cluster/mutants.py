@@ -21,7 +21,7 @@ SIMULATION: Final = ("-m", "tests.cluster.sim", "--seeds", str(SIM_SEEDS), "--jo
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     defects.DRIVER: ("cluster/test_driver_duties.py", "cluster/test_replication.py"),
-    defects.COMMITS: ("cluster/test_commit_marks.py",),
+    defects.COMMITS: ("cluster/test_rounds.py", "cluster/test_driver_duties.py", "cluster/test_replication.py"),
     defects.RESTORED: ("cluster/test_restored_groups.py",),
     defects.RECORDS: ("cluster/test_entry_records.py",),
     defects.READER: ("member/test_entry_reader.py",),
@@ -38,7 +38,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     defects.LEADERSHIP: ("member/test_leadership.py",),
     defects.STEPS: ("member/test_leader_steps.py",),
     defects.TAKEOVER: ("member/test_takeover.py",),
-    defects.EVENTS: ("member/test_member_node.py",),
+    defects.EVENTS: ("member/test_member.py",),
     **OF_MODULES,
     defects.BOOK: ("cluster/transport/test_peer_book.py",),
     defects.ADMISSION: ("cluster/transport/test_peer_admission.py",),

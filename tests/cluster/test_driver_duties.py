@@ -10,6 +10,7 @@ import pytest
 
 from cmdlog.cluster.entry_records import EntryBlocks
 from cmdlog.cluster.executed_marks import ExecutedMarks
+from cmdlog.cluster.replicated_machine import GroupRequest
 from cmdlog.cluster.replication import Replication
 from cmdlog.raft import HardState
 from cmdlog.raft.configuration import NodeId
@@ -71,8 +72,12 @@ class SilentMachine:
     def committed(self, group: int, entries: Entries) -> None:
         self.ran.append((group, entries.last))
 
-    def changed(self, views: object) -> None: ...
-    def ticked(self, views: object) -> None: ...
+    def changed(self, views: object) -> list[GroupRequest]:
+        return []
+
+    def ticked(self, views: object) -> list[GroupRequest]:
+        return []
+
     def roles_changed(self, roles: object) -> None: ...
     def take_fitness(self, message: object) -> None: ...
 
@@ -85,9 +90,10 @@ class Rig:
         self.sent: list[Parcel] = []
         self.blocks = 0
         self.driver = Replication(
-            cast(RaftGroups, self.groups), cast(Any, self.machine), self.machine, send=self.sent.extend, kick=lambda: None,
+            cast(RaftGroups, self.groups), cast(Any, self.machine), send=self.sent.extend, kick=lambda: None,
             marks=ExecutedMarks(range(2), diverged=lambda *_: None), states=GroupStates(), entry_blocks=EntryBlocks(),
         )  # fmt: skip
+        self.driver.watch(self.machine)
 
     def begin(self, *rounds: Round) -> None:
         """Consensus wants this."""
@@ -217,7 +223,7 @@ def test_log_that_is_closed_is_not_woken() -> None:
         raise Wedged("the log is not started, or closed")
 
     driver = Replication(
-        cast(RaftGroups, rig.groups), cast(Any, rig.machine), rig.machine, send=rig.sent.extend, kick=closed,
+        cast(RaftGroups, rig.groups), cast(Any, rig.machine), send=rig.sent.extend, kick=closed,
         marks=ExecutedMarks(range(2), diverged=lambda *_: None), states=GroupStates(), entry_blocks=EntryBlocks(),
     )  # fmt: skip
     driver.wake()

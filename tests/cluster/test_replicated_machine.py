@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from cmdlog.cluster.replicated_machine import Machine, Watcher
-from cmdlog.member.leadership import Leadership
+from cmdlog.member.leading.leadership import Leadership
 from cmdlog.member.sequenced_machine import SequencedMachine
 from tests.cluster.world import ListMachine
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from cmdlog.cluster.entry_records import place_of, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.genesis import Genesis
-from cmdlog.cluster.replicated_machine import GroupStanding
-from cmdlog.cluster.replication import Replication, standing_of
+from cmdlog.cluster.replicated_machine import GroupRequest, GroupStanding
+from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import restore_groups
 from cmdlog.member.entry_reader import EntryRequest, read_entries
 from cmdlog.member.member_ground import MEMBER_RAFT
@@ -114,19 +114,20 @@ class ListMachine:
 
     # the watcher: leads a group as soon as the group is led here and confirmed
 
-    def changed(self, views: Mapping[int, GroupStanding]) -> None:
+    def changed(self, views: Mapping[int, GroupStanding]) -> list[GroupRequest]:
         core_of = self.world.nodes[self.node].groups.cores
         for group, view in views.items():
             if not view.confirmed:
                 self.places.pop(group, None)
             elif group not in self.places or self.places[group][0] != view.term:
                 self.places[group] = view.term, core_of[PartitionId(group)].log.last + 1
+        return []
 
     def roles_changed(self, roles: Sequence[tuple[int, SoftState, int]]) -> None:
         pass
 
-    def ticked(self, views: Mapping[int, GroupStanding]) -> None:
-        pass
+    def ticked(self, views: Mapping[int, GroupStanding]) -> list[GroupRequest]:
+        return []
 
     def take_fitness(self, message: Fitness) -> None:
         pass
@@ -145,9 +146,10 @@ class SimNode:
             node, source_of(self.log), states, {}, settings=MEMBER_RAFT, rng=random.Random(world.rng.random())
         )
         self.driver = Replication(
-            self.groups, self.machine, self.machine, send=self._send, kick=self._kick, states=states,
+            self.groups, self.machine, send=self._send, kick=self._kick, states=states,
             marks=ExecutedMarks(range(PARTITIONS), diverged=lambda *_: None), entry_blocks=blocks,
         )  # fmt: skip
+        self.driver.watch(self.machine)
 
     def start(self) -> None:
         self.log.start(self.driver, threads=0)
@@ -309,4 +311,4 @@ class World:
                 raise node.driver.failure
             assert not isinstance(node.machine.failure, InvariantBroken), node.machine.failure
             if node.driver.failure is None and (views := node.driver.views()):
-                assert views == {group: standing_of(core) for group, core in node.groups.cores.items()}
+                assert views == {group: GroupStanding.of(core) for group, core in node.groups.cores.items()}

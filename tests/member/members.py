@@ -22,12 +22,13 @@ import pytest
 from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from cmdlog.cluster.transport import peer_network
 from cmdlog.cluster.transport.ticker import Ticker
-from cmdlog.member import member_node
-from cmdlog.member.leadership import Standing
+from cmdlog.member import member, member_ground
+from cmdlog.member.leading.leadership import Standing
+from cmdlog.member.member import Member
 from cmdlog.member.member_ground import MEMBER_RAFT, MemberGround
-from cmdlog.member.member_node import MemberNode
-from cmdlog.member.member_start import make_genesis
+from cmdlog.member.member_start import join, make_genesis
 from cmdlog.member.rejoin import admission, copy_fetch
+from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
 from cmdlog.node.settings import Settings
 from cmdlog.raft.wire.secure_frames import Secret
@@ -84,25 +85,25 @@ class Members:
         self.folder, self.app, self.settings = folder, app, replace(SETTINGS, **settings)
         self.clock = HurriedClock()
         self.cluster = a_cluster(count, app=app, settings=self.settings)
-        self.nodes: dict[int, MemberNode] = {}
+        self.nodes: dict[int, Node] = {}
 
-    def join(self, node: int, *, attached: bool = True, **changed: Any) -> MemberNode:
+    def join(self, node: int, *, attached: bool = True, **changed: Any) -> Node:
         """Opens a node; `changed`: its cluster, app, raft settings, or where it listens for peers."""
         cluster, raft = changed.get("cluster", self.cluster), changed.get("raft", STEADY_RAFT)
         ground = MemberGround(cluster, node, SECRET, raft=raft, listen=changed.get("listen"))
-        opened = MemberNode.join(str(self.folder / f"n{node}"), changed.get("app", self.app), self.settings, ground)
+        opened = join(str(self.folder / f"n{node}"), changed.get("app", self.app), self.settings, ground)
         self.nodes[node] = opened
         if attached:
             opened.attach(None)
         return opened
 
-    def join_all(self) -> MemberNode:
+    def join_all(self) -> Node:
         """Opens every node; the one that leads then."""
         for node in self.cluster.nodes:
             self.join(node)
         return self.leader()
 
-    def leader(self, *, other_than: int = 0) -> MemberNode:
+    def leader(self, *, other_than: int = 0) -> Node:
         """The node that takes calls, once there is one."""
         (found,) = self.wait_hurried(
             lambda: [node for number, node in list(self.nodes.items()) if number != other_than and leads(node)][:1]
@@ -119,7 +120,7 @@ class Members:
 
         return wait_for(look, why=self.told)
 
-    def followers(self) -> list[MemberNode]:
+    def followers(self) -> list[Node]:
         leader = self.leader()
         return [node for node in self.nodes.values() if node is not leader]
 
@@ -129,25 +130,36 @@ class Members:
     def close_all(self) -> None:
         """Closes every node. None offers its leadership: it would wait for seconds for those that have just been closed."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(member_node, "HAND_OVER_S", 0.0)
+            patch.setattr(member, "HAND_OVER_S", 0.0)
             for node in list(self.nodes):
                 self.close(node)
 
     def told(self) -> str:
-        return "\n".join(str(node.cluster_status()) for node in self.nodes.values())
+        return "\n".join(str(status_of(node)) for node in self.nodes.values())
 
 
-def leads(node: MemberNode) -> bool:
+def member_of(node: Node) -> Member:
+    """What replicates its log."""
+    assert isinstance(node.replicator, Member)
+    return node.replicator
+
+
+def status_of(node: Node) -> dict[str, Any]:
+    """Its view of the cluster."""
+    return member_of(node).cluster.status()
+
+
+def leads(node: Node) -> bool:
     """Whether it takes calls."""
-    return node.cluster_status()["standing"] == Standing.LEADING.value
+    return status_of(node)["standing"] == Standing.LEADING.value
 
 
-def number_of(node: MemberNode) -> int:
+def number_of(node: Node) -> int:
     """Its number in the cluster file."""
-    return int(node.cluster_status()["node"])
+    return int(status_of(node)["node"])
 
 
-def ask_retried(pick: Callable[[], MemberNode], name: str, /, *, key: str, **params: Any) -> Any:
+def ask_retried(pick: Callable[[], Node], name: str, /, *, key: str, **params: Any) -> Any:
     """The result of a call under its key, at whichever node leads; it is repeated while its outcome is unknown."""
     pending: list[Reply] = []
 
@@ -167,7 +179,7 @@ def ask_retried(pick: Callable[[], MemberNode], name: str, /, *, key: str, **par
 def members(folder: Path, monkeypatch: pytest.MonkeyPatch, *, count: int = 1, **made_of: Any) -> Iterator[Members]:
     """A cluster with a clock of its own; `made_of`: its app and settings."""
     made = Members(folder, count=count, **made_of)
-    monkeypatch.setattr(member_node, "TICK_S", TICK_S)
+    monkeypatch.setattr(member_ground, "TICK_S", TICK_S)
     monkeypatch.setattr(peer_network, "Ticker", partial(Ticker, now=made.clock.now))
     for asking in (admission, copy_fetch):
         monkeypatch.setattr(asking, "ASK_SOON_S", ASK_EVERY_S)

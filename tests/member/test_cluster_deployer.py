@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.member.member_node import MemberNode
 from cmdlog.node.deploying.deploy_errors import DeployNeedsMigration, SwitchUnfinished
+from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallRefused
 from procedures.bundle import Bundle
 from tests.member.members import Members, ask_retried, members, number_of
@@ -28,7 +28,7 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
         yield made
 
 
-def follows(node: MemberNode, version: int) -> bool:
+def follows(node: Node, version: int) -> bool:
     """Whether calls of this node are bound to the version."""
     return node.status()["catalog_version"] == version and all(route.catalog == version for route in node.routes.values())
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.leader_fitness import LeaderFitness, Unfitness
-from cmdlog.member.leadership import Standing
 from cmdlog.member.leading.commit_checks import GIVE_UP_S, LATE_S, CommitChecks
+from cmdlog.member.leading.leadership import Standing
 from cmdlog.node.outcome import CallRefused, NoMajority
 from cmdlog.raft.configuration import Configuration, NodeId, nodes
 from cmdlog.raft.messages import NO_TERM, Fitness

@@ -96,9 +96,8 @@ def test_what_the_log_does_not_hold_is_none(wal: Log, asked: EntryRequest) -> No
 def test_every_question_is_answered(wal: Log) -> None:
     """Also one whose block the log has not: consensus waits for each of them."""
     answers: queue.SimpleQueue[Entries | None] = queue.SimpleQueue()
-    core = SimpleNamespace(report_entries=lambda _wanted, entries: answers.put(entries))
-    reader = EntryReader(wal, lambda: cast(Any, SimpleNamespace(ask=lambda _group, report: report(core))))
-    reader.start()
+    reader = EntryReader(wal)
+    reader.start(cast(Any, SimpleNamespace(ask=lambda _group, report: answers.put(report.keywords["entries"]))))
     reader.ask(request(1, [1]))
     reader.ask(request(1, [1], block=None))
     first, second = answers.get(timeout=PATIENCE_S), answers.get(timeout=PATIENCE_S)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cmdlog.cluster.leader_fitness import FIT, Unfitness
-from cmdlog.member.leadership import Standing
 from cmdlog.member.leading.fitness_checks import STALL_S, STILL_LOOKS, STUCK_LOOKS, FitnessChecks
+from cmdlog.member.leading.leadership import Standing
 from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.sites.site_progress import SiteStall, StallKind
 
@@ -20,9 +22,11 @@ class Checks:
         self.troubles = PartitionHealth(str(directory))
         self.stalls: list[SiteStall] = []
         self.full = False
-        self.standing, self.progress = Standing.LEADING, ("", 0)
+        self.lineage = cast(Any, SimpleNamespace(met_later=frozenset()))
+        self.leadership = cast(Any, SimpleNamespace(standing=Standing.LEADING))
+        self.progress = "", 0
         self.checks = FitnessChecks(
-            self.troubles, stalls=lambda: self.stalls, is_full=lambda: self.full, standing=lambda: self.standing,
+            self.troubles, self.lineage, self.leadership, stalls=lambda _now: self.stalls, is_full=lambda: self.full,
             progress=lambda: self.progress,
         )  # fmt: skip
 
@@ -45,6 +49,17 @@ def test_a_diverged_partition_counts_at_once(checks: Checks) -> None:
     assert checks.look() == [Unfitness.DIVERGED]
     checks.troubles.end_divergence(1)
     assert checks.look() == [FIT]
+
+
+def test_other_divergences_are_seen_once(checks: Checks) -> None:
+    """Between two looks: a partition that diverged is a reason at the next tick, and so is one that did not after all."""
+    seen = checks.checks.has_other_divergences
+    assert not seen()
+    checks.troubles.begin_trouble([1], "diverged", "entry 7 did something else")
+    checks.troubles.begin_trouble([0], "died", "again and again")
+    assert (seen(), seen()) == (True, False)
+    checks.troubles.end_divergence(1)
+    assert (seen(), seen()) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -82,15 +97,15 @@ def test_a_full_log_counts_when_it_stays(checks: Checks) -> None:
 
 def test_a_takeover_without_progress_ends(checks: Checks) -> None:
     """Another node may try, for some time; then this one is as good as any."""
-    checks.standing, checks.progress = Standing.TAKING_OVER, ("executed", 5)
+    checks.leadership.standing, checks.progress = Standing.TAKING_OVER, ("executed", 5)
     assert checks.look(STILL_LOOKS + 1) == [FIT] * STILL_LOOKS + [Unfitness.STUCK]
-    checks.standing = Standing.FOLLOWING
+    checks.leadership.standing = Standing.FOLLOWING
     assert checks.look(STUCK_LOOKS) == [Unfitness.STUCK] * (STUCK_LOOKS - 1) + [FIT]
 
 
 def test_a_takeover_waits_for_a_site_that_works(checks: Checks) -> None:
     """A migration that takes long takes as long on every node; a site that is stopped does nothing."""
-    checks.standing, checks.progress = Standing.TAKING_OVER, ("tables", 5)
+    checks.leadership.standing, checks.progress = Standing.TAKING_OVER, ("tables", 5)
     checks.stalls = [SiteStall(0, "running", 60.0, [0, 1])]
     assert checks.look(3 * STILL_LOOKS) == [FIT] * 3 * STILL_LOOKS
     checks.stalls = []
@@ -99,7 +114,7 @@ def test_a_takeover_waits_for_a_site_that_works(checks: Checks) -> None:
 
 def test_a_takeover_with_progress_goes_on(checks: Checks) -> None:
     """Another step, or one more entry that is run."""
-    checks.standing = Standing.TAKING_OVER
+    checks.leadership.standing = Standing.TAKING_OVER
     for number in range(4 * STILL_LOOKS):
         checks.progress = "executed", number // 4
         assert checks.look() == [FIT]

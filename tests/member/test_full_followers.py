@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cmdlog.member.leading import commit_checks
-from cmdlog.member.member_node import MemberNode
+from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, NoLeader, NoMajority, UnknownOutcome
 from procedures.idempotency.known_outcome import key_fingerprint
 from procedures.idempotency.session_calls import sent_name
-from tests.member.members import Members, ask_retried, leads, members, number_of
+from tests.member.members import Members, ask_retried, leads, member_of, members, number_of
 from tests.node.rig import ask, counters, send
 from tests.procedures.sites import uuid7
 from tests.waiting import wait_for
@@ -32,17 +32,17 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
 
 
 @contextlib.contextmanager
-def full(nodes: Sequence[MemberNode]) -> Iterator[None]:
+def full(nodes: Sequence[Node]) -> Iterator[None]:
     """Their logs take nothing more, as on a full volume."""
     with pytest.MonkeyPatch.context() as patched:
         for node in nodes:
-            reserve = node._events._reserve
+            reserve = member_of(node).events._reserve
             patched.setattr(reserve, "take_fitting", lambda messages, _room, take=reserve.take_fitting: take(messages, 0))
-            patched.setattr(node._leading.checks, "_is_full", lambda: True)
+            patched.setattr(member_of(node).leading.checks, "_is_full", lambda: True)
         yield
 
 
-def wait_for_refusal(node: MemberNode, *texts: str) -> None:
+def wait_for_refusal(node: Node, *texts: str) -> None:
     """Waits until a call is refused as `no_quorum`, with all these words."""
 
     def refused() -> str:
@@ -62,7 +62,7 @@ def test_both_followers_are_full(three: Members) -> None:
     assert ask_retried(lambda: leader, "bump", key="before", id=1, amount=1) == 1
     with full(followers):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(leader._leading.commits, "check_commits", lambda: None)  # before all of them are logged
+            patched.setattr(member_of(leader).leading.commits, "check_commits", lambda: None)  # before all of them are logged
             logged = [
                 send(leader, "bump", key="k", id=1, amount=10),
                 send(leader, "bump", key=numbered, id=2, amount=100),

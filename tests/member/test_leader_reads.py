@@ -13,7 +13,7 @@ from cmdlog.node.outcome import Done, NoLeader, NotReady, Overloaded, Reply
 from cmdlog.node.placing.router import Placed
 from cmdlog.wal.errors import WalError
 from tests.member.asked_consensus import AskedConsensus, leader_reads
-from tests.member.members import Members, members
+from tests.member.members import Members, member_of, members
 from tests.node.rig import counters
 
 
@@ -122,7 +122,7 @@ def test_query_of_a_node_that_led_again_meanwhile_is_refused(three: Members, mon
     def lead_again() -> None:
         leader.sequencer.intake.refuse(NotReady("it takes over"))
 
-    monkeypatch.setattr(leader._reads, "wait_until_confirmed", lead_again)
+    monkeypatch.setattr(member_of(leader).reads, "wait_until_confirmed", lead_again)
     try:
         with pytest.raises(NotReady, match="takes over"):
             counters(leader)

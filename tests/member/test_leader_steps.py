@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.multi_calls import HalfSkip
-from cmdlog.member.leadership import Standing
 from cmdlog.member.leading.leader_steps import LeaderSteps
+from cmdlog.member.leading.leadership import Standing
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS

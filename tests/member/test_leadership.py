@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 from cmdlog.cluster.leader_fitness import LeaderFitness
-from cmdlog.cluster.replicated_machine import GroupStanding
-from cmdlog.member.leadership import ASK_AGAIN_TICKS, Leadership, Standing
-from cmdlog.raft import ProposalRefused, RaftCore, Role, RoleReason, SoftState
+from cmdlog.cluster.replicated_machine import GroupRequest, GroupStanding
+from cmdlog.member.leading.leadership import ASK_AGAIN_TICKS, Leadership, Standing
+from cmdlog.raft import RaftCore, Role, RoleReason, SoftState
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.errors import Refusal
 from cmdlog.raft.messages import NO_TERM, Fitness
-from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.raft.state import Handover
 from cmdlog.wal.ids import CLUSTER_GROUP, Term
 
@@ -29,32 +26,24 @@ class World:
         self.refuses = False
         self.events: list[object] = []
         self.named: list[NodeId | None] = []
-        self.leadership = Leadership(US, LeaderFitness(US), self.ask_groups, lambda: self)
+        self.leadership = Leadership(US, LeaderFitness(US), self)
 
     def begin_leading(self, terms: tuple[int, ...]) -> None:
         self.events.append(terms)
 
-    def end_leading(self, leader: NodeId | None) -> None:
+    def end_leading(self, leader: NodeId | None, _reason: str) -> None:
         self.events.append(("over", leader))
 
-    def name_leader(self) -> None:
-        self.named.append(self.leadership.leader)
-
-    def ask(self, group: int, request: Callable[[Any], Any]) -> None:
-        self.asked.append(group)
-        if self.refuses:
-            raise ProposalRefused(Refusal.NOT_LEADER)
-
-    def ask_groups(self, request: Callable[[Any], Any]) -> None:
-        request(self)
+    def name_leader(self, leader: NodeId | None, *, follows: bool, ticks: int = 0) -> None:
+        self.named.append(leader)
 
     def see(self, *groups: GroupStanding) -> None:
-        self.leadership.changed(views(*groups))
+        self.asked = [group for group, _ in self.leadership.changed(views(*groups))]
 
     def tick(self, *groups: GroupStanding, ticks: int = ASK_AGAIN_TICKS) -> list[int]:
         self.asked = []
         for _ in range(ticks):
-            self.leadership.ticked(views(*groups))
+            self.asked += [group for group, _ in self.leadership.ticked(views(*groups))]
         return self.asked
 
 
@@ -135,15 +124,10 @@ def test_the_leader_of_the_cluster_group_campaigns_for_groups_without_a_leader()
 def test_a_group_is_handed_to_the_leader_of_the_cluster_group() -> None:
     """By the node that leads it, if it is known who that is."""
     world = World()
-    requests: list[Callable[[Any], Any]] = []
-    groups = SimpleNamespace(ask=lambda _group, request: requests.append(request))
-    world.leadership = Leadership(US, LeaderFitness(US), lambda request: request(cast(RaftGroups, groups)), lambda: world)
-    world.tick(THEIRS, OURS, THEIRS)
-    (request,) = requests
+    world.tick(THEIRS, OURS, THEIRS, ticks=ASK_AGAIN_TICKS - 1)
+    ((_, request),) = world.leadership.ticked(views(THEIRS, OURS, THEIRS))
     assert request.keywords == {"target": OTHER}  # type: ignore[attr-defined]
-    requests.clear()
-    world.tick(NOBODYS, OURS, NOBODYS)
-    assert requests == []
+    assert world.tick(NOBODYS, OURS, NOBODYS) == []
 
 
 def test_a_follower_asks_for_nothing() -> None:
@@ -155,7 +139,6 @@ def test_a_follower_asks_for_nothing() -> None:
 def test_a_refused_request_is_made_again() -> None:
     """A group may be between two leaders."""
     world = World()
-    world.refuses = True
     assert world.tick(OURS, NOBODYS, OURS) == [0]
     assert world.tick(OURS, NOBODYS, OURS) == [0]
 
@@ -174,61 +157,55 @@ class Core:
         self.asked.append(target)
 
 
-def on_cores(cores: dict[int, Core]) -> Leadership:
-    """A leadership whose requests reach these groups."""
-    groups = SimpleNamespace(ask=lambda group, request: request(cast(RaftCore, cores[group])))
-    return Leadership(US, LeaderFitness(US), lambda request: request(cast(RaftGroups, groups)), World)
+def ask_cores(cores: dict[int, Core], requests: Sequence[GroupRequest]) -> int:
+    """Asks these groups; how many."""
+    for group, request in requests:
+        request(cast(RaftCore, cores[group]))
+    return len(requests)
 
 
 def test_whoever_wins_the_cluster_group_claims_all_others_at_once() -> None:
     """Also those whose leader is remembered: it led all, and may be gone."""
     cores = {0: Core(), 1: Core()}
-    leadership = on_cores(cores)
+    leadership = Leadership(US, LeaderFitness(US), World())
     leadership.changed(views(THEIRS, THEIRS, THEIRS))
-    leadership.changed(views(OURS, THEIRS, NOBODYS))
+    ask_cores(cores, leadership.changed(views(OURS, THEIRS, NOBODYS)))
     assert {group: core.asked for group, core in cores.items()} == {0: ["campaign"], 1: ["campaign"]}
-    leadership.changed(views(OURS, OURS, NOBODYS))
+    ask_cores(cores, leadership.changed(views(OURS, OURS, NOBODYS)))
     assert cores[0].asked == ["campaign"]
 
 
 def test_a_campaign_for_the_cluster_group_is_one_for_all_groups() -> None:
     """In one round, so that each node writes its votes in all groups at once; and again for those that nobody leads."""
-    cores, rounds = {0: Core(), 1: Core()}, list[int]()
-    groups = SimpleNamespace(ask=lambda group, request: request(cast(RaftCore, cores[group])))
-
-    def ask_groups(request: Callable[[Any], Any]) -> None:
-        rounds.append(1)
-        request(cast(RaftGroups, groups))
-
-    leadership = Leadership(US, LeaderFitness(US), ask_groups, World)
+    cores = {0: Core(), 1: Core()}
+    leadership = Leadership(US, LeaderFitness(US), World())
     leadership.changed(views(THEIRS, THEIRS, THEIRS))
     soft = SoftState(Role.PRE_CANDIDATE, None, False, RoleReason.ELECTION_TIMEOUT)
     leadership.roles_changed([(CLUSTER_GROUP, soft, 3)])
-    leadership.changed(views(NOBODYS, THEIRS, THEIRS))
-    assert ([core.asked for core in cores.values()], len(rounds)) == ([["campaign"]] * 2, 1)
+    assert ask_cores(cores, leadership.changed(views(NOBODYS, THEIRS, THEIRS))) == 2
+    assert [core.asked for core in cores.values()] == [["campaign"]] * 2
     for _ in range(ASK_AGAIN_TICKS):
-        leadership.ticked(views(NOBODYS, THEIRS, NOBODYS))
+        ask_cores(cores, leadership.ticked(views(NOBODYS, THEIRS, NOBODYS)))
     assert [len(core.asked) for core in cores.values()] == [1, 2]
     leadership.roles_changed([(CLUSTER_GROUP, replace(soft, role=Role.FOLLOWER), 3)])
     for _ in range(ASK_AGAIN_TICKS):
-        leadership.ticked(views(NOBODYS, NOBODYS, NOBODYS))
+        assert leadership.ticked(views(NOBODYS, NOBODYS, NOBODYS)) == []
     assert [len(core.asked) for core in cores.values()] == [1, 2]
 
 
 def test_groups_are_handed_over_as_soon_as_the_leader_is_known() -> None:
     """Without a tick; and an offer that is on its way is not made again, since it would begin the campaign again."""
     cores = {0: Core(), 1: Core(target=OTHER)}
-    leadership = on_cores(cores)
-    leadership.changed(views(NOBODYS, OURS, OURS))
-    assert cores[0].asked == []
-    leadership.changed(views(THEIRS, OURS, OURS))
+    leadership = Leadership(US, LeaderFitness(US), World())
+    assert leadership.changed(views(NOBODYS, OURS, OURS)) == []
+    ask_cores(cores, leadership.changed(views(THEIRS, OURS, OURS)))
     assert (cores[0].asked, cores[1].asked) == ([OTHER], [])
 
 
 def test_news_of_a_leader_are_told() -> None:
     """Once for each; and what a peer says of itself is kept."""
     world, fitness = World(), LeaderFitness(US)
-    leadership = world.leadership = Leadership(US, fitness, lambda *_: None, lambda: world)
+    leadership = world.leadership = Leadership(US, fitness, world)
     for cluster in (THEIRS, THEIRS, NOBODYS):
         leadership.changed(views(cluster, NOBODYS, NOBODYS))
     assert world.named == [OTHER, None]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from cmdlog.member.leadership import Standing
 from cmdlog.member.leading.leadership_events import NAMELESS_TICKS, LeadershipEvents
 from cmdlog.node.outcome import CallRefused, NoLeader, NotLeading, NotReady, Reply
-from cmdlog.node.telemetry.role_history import RoleHistory
 from cmdlog.raft.configuration import NodeId
 
 US, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
@@ -22,9 +20,9 @@ class Parts:
     def __init__(self) -> None:
         self.done: list[Any] = []
         note = self.done.append
-        self.leadership: Any = SimpleNamespace(node=US, leader=None, standing=Standing.FOLLOWING, history=RoleHistory(US))
+        self.follows = True
         self.told: list[Reply] = []
-        self.offered_to: NodeId | None = None
+        self.transfer = cast(Any, SimpleNamespace(target=None, end_offer=lambda: note("end offer")))
         machine = SimpleNamespace(
             run_marked=lambda partitions: note(("run", list(partitions))), follow=lambda: [self.told.append], partitions=[0, 1]
         )
@@ -38,10 +36,9 @@ class Parts:
             admission=self.admission, intake=SimpleNamespace(refuse=self.refuse), replicated=SimpleNamespace(step_down=step_down)
         )
         marks = SimpleNamespace(lead=lambda: note("lead"), follow=lambda: note("follow"))
-        parts: tuple[Any, ...] = (lambda node: f"http://node{node}", self.leadership, machine, self.sequencer, marks)
+        parts: tuple[Any, ...] = (US, lambda node: f"http://node{node}", machine, self.sequencer, marks)
         self.events = LeadershipEvents(
-            *parts, take_over=lambda terms: note(("take over", terms)), end_offer=lambda: note("end offer"),
-            offered_to=lambda: self.offered_to,
+            *parts, take_over=lambda terms: note(("take over", terms)), transfer=self.transfer,
         )  # fmt: skip
 
     def refuse(self, refusal: CallRefused) -> None:
@@ -52,8 +49,7 @@ class Parts:
         return type(self.admission.refusal), self.admission.refusal.more()
 
     def see(self, leader: NodeId | None, ticks: int = 0) -> tuple[type, dict[str, Any]]:
-        self.leadership.leader = leader
-        self.events.name_leader(ticks=ticks)
+        self.events.name_leader(leader, follows=self.follows, ticks=ticks)
         return self.named()
 
 
@@ -74,7 +70,7 @@ def test_leading_begins_with_what_is_committed(parts: Parts) -> None:
 
 def test_lost_leadership_answers_whoever_waits(parts: Parts) -> None:
     """Calls are sent to who leads now."""
-    parts.events.end_leading(OTHER)
+    parts.events.end_leading(OTHER, "")
     assert parts.done == ["follow", "end offer"]
     assert [type(reply) for reply in parts.told] == [NotReady]
     assert parts.named() == (NotLeading, {"leader": "http://node2"})
@@ -82,11 +78,11 @@ def test_lost_leadership_answers_whoever_waits(parts: Parts) -> None:
 
 def test_leadership_that_was_offered_is_looked_for_at_the_successor(parts: Parts) -> None:
     """It has begun its campaign; nobody has told that it won."""
-    parts.offered_to = OTHER
-    parts.events.end_leading(None)
+    parts.transfer.target = OTHER
+    parts.events.end_leading(None, "")
     assert parts.named() == (NotLeading, {"leader": "http://node2"})
-    parts.offered_to = None
-    parts.events.end_leading(None)
+    parts.transfer.target = None
+    parts.events.end_leading(None, "")
     assert parts.named() == (NoLeader, {})
 
 
@@ -111,5 +107,5 @@ def test_other_refusals_stay(parts: Parts) -> None:
     parts.refuse(NotReady("the node must be restarted"))
     assert parts.see(OTHER) == (NotReady, {})
     parts.refuse(NoLeader("none"))
-    parts.leadership.standing = Standing.TAKING_OVER
+    parts.follows = False
     assert parts.see(OTHER) == (NoLeader, {})

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.forwarding.call_link import CallLink
-from cmdlog.member.member_node import MemberNode
 from cmdlog.node.clock import ClockAhead
 from cmdlog.node.forwarding.forwarded_replies import TxnAhead
+from cmdlog.node.node import Node
 from cmdlog.node.outcome import (
     CallOutcome,
     CallRefused,
@@ -27,7 +27,7 @@ from cmdlog.node.slot_map import make_routes
 from cmdlog.raft import RaftSettings
 from cmdlog.wal.ids import MILLIS_SHIFT
 from procedures.idempotency.known_outcome import Status, key_fingerprint
-from tests.member.members import Members, ask_retried, members, number_of
+from tests.member.members import Members, ask_retried, member_of, members, number_of, status_of
 from tests.node.apps.faulty import db
 from tests.node.rig import Pending, ask, send
 from tests.waiting import wait_for
@@ -45,22 +45,22 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
         yield made
 
 
-def follower(cluster: Members) -> MemberNode:
+def follower(cluster: Members) -> Node:
     """One that knows who leads."""
     leader = cluster.leader()
     node = cluster.followers()[0]
-    wait_for(lambda: (where := node._calls.elsewhere()) is not None and where.node == number_of(leader))
+    wait_for(lambda: (where := member_of(node).calls.elsewhere()) is not None and where.node == number_of(leader))
     return node
 
 
-def link_to(leader: MemberNode, node: MemberNode) -> CallLink[Any]:
+def link_to(leader: Node, node: Node) -> CallLink[Any]:
     """The one by which a node sends calls."""
-    link = node._calls._channel._targets[number_of(leader)].link
+    link = member_of(node).calls._channel._targets[number_of(leader)].link
     assert link is not None
     return link
 
 
-def placed(node: MemberNode, name: str, /, *, key: str = "", txn: int | None = None, **params: Any) -> Reply:
+def placed(node: Node, name: str, /, *, key: str = "", txn: int | None = None, **params: Any) -> Reply:
     """The reply to one call, a raised refusal too."""
     route, pending = node.routes[name], Pending()
     fingerprint = key_fingerprint("", key) if key else b""
@@ -71,7 +71,7 @@ def placed(node: MemberNode, name: str, /, *, key: str = "", txn: int | None = N
     return pending.wait()
 
 
-def many(node: MemberNode, *named: tuple[str, dict[str, Any]], durability: Durability | None = None) -> list[Any]:
+def many(node: Node, *named: tuple[str, dict[str, Any]], durability: Durability | None = None) -> list[Any]:
     """The results of calls that are placed together."""
     pendings = [Pending() for _ in named]
     routes = [node.routes[name] for name, _ in named]
@@ -96,10 +96,10 @@ def test_follower_answers_calls_reads_and_calls_on_all(three: Members) -> None:
     assert ask(node, "peek", id=1) == 3
     assert ask(node, "set_rate", name="forwarded", value=3) == [0, 0]
     assert ask(three.leader(), "set_rate", name="forwarded", value=4) == [3, 3]
-    status = node.cluster_status()["forwarding"]
+    status = status_of(node)["forwarding"]
     assert status["sent"] >= 4
     assert status["waiting"] == 0
-    assert three.leader().cluster_status()["forwarding"]["taken"] >= 4
+    assert status_of(three.leader())["forwarding"]["taken"] >= 4
 
 
 def test_calls_that_come_together_are_placed_together(three: Members) -> None:
@@ -153,7 +153,7 @@ def test_every_outcome_comes_through(three: Members) -> None:
     assert isinstance(placed(node, "bump", id=10, amount=1, txn=2**62), TxnAhead)
 
 
-def partition_of(node: MemberNode, number: int) -> int:
+def partition_of(node: Node, number: int) -> int:
     """Where a counter lives."""
     return node.slots.partition_of(node.routes["bump"].procedure, [number, 0])
 
@@ -191,13 +191,13 @@ def test_link_that_is_cut_leaves_outcomes_unknown_and_keys_find_out(three: Membe
     file = tmp_path / "it stays while this is there"
     file.touch()
     staying = send(node, "stay", key="stay", id=30, path=str(file))
-    wait_for(lambda: leader.cluster_status()["forwarding"]["placed"])
+    wait_for(lambda: status_of(leader)["forwarding"]["placed"])
     reading = send(node, "peek", id=30)
     link = link_to(leader, node)
     connection = link._connection
     assert connection is not None
     wait_for(lambda: link.under_way == 2)
-    loop = node._calls._channel._loop
+    loop = member_of(node).calls._channel._loop
     assert loop is not None
     loop.call_soon_threadsafe(connection.end)
     assert type(staying.wait()) is UnknownOutcome
@@ -211,8 +211,8 @@ def test_call_is_never_sent_on(three: Members) -> None:
     """Two followers that take each other for the leader: a call is refused after one step."""
     follower(three)
     one, two = three.followers()
-    wait_for(two._calls.elsewhere)
-    before = {node: where for node in (one, two) if (where := node._calls.elsewhere()) is not None}
+    wait_for(member_of(two).calls.elsewhere)
+    before = {node: where for node in (one, two) if (where := member_of(node).calls.elsewhere()) is not None}
     try:
         one.sequencer.intake.refuse(NotLeading("two leads", "http://two", number_of(two)))
         two.sequencer.intake.refuse(NotLeading("one leads", "http://one", number_of(one)))

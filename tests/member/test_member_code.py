@@ -15,10 +15,10 @@ from cmdlog.cluster.membership import reconciler
 from cmdlog.cluster.membership.operator_desk import MembershipRefused
 from cmdlog.member import member_start
 from cmdlog.member.member_code import MemberCode, Program
-from cmdlog.member.member_node import MemberNode
 from cmdlog.member.member_start import OtherEnvironment, check_environment
 from cmdlog.node.boot import Boot
 from cmdlog.node.migrating.table_changes import NewTables, table_changes
+from cmdlog.node.node import Node
 from cmdlog.wal.errors import RecordsTooLarge
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -28,7 +28,7 @@ from procedures.code_versions import CodeVersions
 from procedures.declaration.schema_plan import SchemaPlan
 from procedures.errors import SchemaConflict
 from procedures.procedure_versions import catalog_value
-from tests.member.members import Members, ask_retried, members, number_of
+from tests.member.members import Members, ask_retried, member_of, members, number_of
 from tests.node.apps.faulty import db
 from tests.node.apps.newer import db as newer_db
 from tests.node.rig import ask
@@ -52,7 +52,7 @@ def versions_of(cluster: Members) -> set[int]:
     return {node.status()["catalog_version"] for node in cluster.nodes.values()}
 
 
-def restart(cluster: Members, number: int, app: Database) -> MemberNode:
+def restart(cluster: Members, number: int, app: Database) -> Node:
     """The node with this program, again."""
     cluster.close(number)
     return cluster.join(number, app=app)
@@ -65,7 +65,7 @@ def give_leadership(cluster: Members, number: int) -> None:
         leader = cluster.leader()
         if number_of(leader) != number:
             with contextlib.suppress(MembershipRefused):
-                leader.membership.request("transfer", number)
+                member_of(leader).membership.request("transfer", number)
         return number_of(leader) == number
 
     with pytest.MonkeyPatch.context() as patch:
@@ -78,7 +78,7 @@ def ask_for_leadership(cluster: Members, number: int) -> None:
 
     def is_asked() -> bool:
         try:
-            cluster.leader().membership.request("transfer", number)
+            member_of(cluster.leader()).membership.request("transfer", number)
         except MembershipRefused:
             return False
         return True

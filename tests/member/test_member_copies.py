@@ -20,8 +20,8 @@ from cmdlog.cluster.copying.copy_values import (
 )
 from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.cluster.transport.peer_book import PeerRecord
-from cmdlog.member.member_node import MemberNode
 from cmdlog.node.assembly import MACHINE
+from cmdlog.node.node import Node
 from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.format.record import RecordKind
@@ -30,7 +30,7 @@ from snapshot import lineage
 from snapshot.catalog import FOLDER, Snapshot, list_snapshots, restore
 from snapshot.manifest import size_and_crc
 from snapshot.table_digest import TableDigest, open_image, table_digests
-from tests.member.members import SECRET, Members, members, number_of
+from tests.member.members import SECRET, Members, member_of, members, number_of, status_of
 from tests.node.rig import Pending, ask
 from tests.waiting import wait_for
 
@@ -51,25 +51,25 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members
         yield made
 
 
-def state_member(node: MemberNode, member: ClusterMember) -> None:
+def state_member(node: Node, member: ClusterMember) -> None:
     """Commits what the cluster says of a member, as its leader does."""
     done = Pending()
-    with node._driver.lock:
-        node._machine.state(RecordKind.MEMBER, member.to_json(), done.done)
-    node._driver.wake()
+    with member_of(node).consensus.driver.lock:
+        member_of(node).consensus.machine.state(RecordKind.MEMBER, member.to_json(), done.done)
+    member_of(node).consensus.driver.wake()
     done.wait()
-    wait_for(lambda: node._roll.stated.get(member.node) == member)
+    wait_for(lambda: member_of(node).consensus.roll.stated.get(member.node) == member)
 
 
-def admit(node: MemberNode, stage: MemberStage = MemberStage.ADMITTED) -> None:
+def admit(node: Node, stage: MemberStage = MemberStage.ADMITTED) -> None:
     """The new node's disk has come so far."""
     state_member(node, ClusterMember(NEW, LIFE, WISH.peer, WISH.client, stage))
 
 
-def client_of(node: MemberNode, life: bytes = LIFE) -> CopyClient:
+def client_of(node: Node, life: bytes = LIFE) -> CopyClient:
     """A disk of the new node."""
     cluster_id = node._wal.instance.identity.cluster_id
-    return CopyClient(copy_credentials(cluster_id, NEW, life, SECRET), number_of(node), node._network.address)
+    return CopyClient(copy_credentials(cluster_id, NEW, life, SECRET), number_of(node), member_of(node).consensus.network.address)
 
 
 def begin(client: CopyClient) -> CopyManifest:
@@ -103,13 +103,13 @@ def digests_of(path: str | Path) -> dict[str, TableDigest]:
         connection.close()
 
 
-def newest(directory: Path, node: MemberNode, partition: int) -> Snapshot:
+def newest(directory: Path, node: Node, partition: int) -> Snapshot:
     """As the copy's files say it."""
     found = list_snapshots(MACHINE.files, str(directory), node._wal.instance.identity)
     return [snapshot for snapshot in found if snapshot.partition == partition][-1]
 
 
-def held(node: MemberNode) -> tuple[list[str], list[str]]:
+def held(node: Node) -> tuple[list[str], list[str]]:
     """Anchors and folders of copies."""
     anchors = [name for name in node._wal.anchors.status() if name.startswith("copy-")]
     return anchors, [name for name in os.listdir(Path(node.directory, FOLDER)) if name.startswith("tmp-")]
@@ -129,9 +129,9 @@ def test_restored_copy_equals_the_states(cluster: Members, tmp_path: Path, monke
         manifest = begin(client)
         assert held(node)[0] == [f"copy-{NEW}-0", f"copy-{NEW}-1"]
         me = node._wal.instance.identity.incarnation
-        assert manifest.peers[NodeId(number_of(node))] == PeerRecord(me, start=node._network.book.start)
+        assert manifest.peers[NodeId(number_of(node))] == PeerRecord(me, start=member_of(node).consensus.network.book.start)
         fetch(client, manifest, tmp_path / "copy")
-        status = node.cluster_status()["copying"]["copies"]
+        status = status_of(node)["copying"]["copies"]
         assert [(copy["node"], copy["percent"], copy["sent_bytes"]) for copy in status] == [(NEW, 100.0, manifest.size)]
         client.end(manifest.copy, CopyEnding.DONE)
         with pytest.raises(CopyRefused) as refused:
@@ -191,7 +191,7 @@ def test_follower_is_copied_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             ask(leader, "bump", id=number, amount=number)
         admit(leader)
         follower = made.followers()[0]
-        wait_for(lambda: NEW in follower._roll.stated)
+        wait_for(lambda: NEW in member_of(follower).consensus.roll.stated)
         with client_of(follower) as client:
             standing = client.ask(WISH)
             assert standing.leader is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cmdlog.member.member_node import MemberNode
+from cmdlog.node.node import Node
 from procedures.errors import MigrationNeeded
 from procedures.storage.state import open_reader
 from replay.state.trust import state_path
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 ROWS = 8
 
 
-def rows_of(node: MemberNode) -> list[Any]:
+def rows_of(node: Node) -> list[Any]:
     """What its state files hold."""
     found: list[Any] = []
     for partition in range(node.settings.partitions):

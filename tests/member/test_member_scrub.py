@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.copying.log_sums import SumsRequest
-from cmdlog.member.member_node import MemberNode
 from cmdlog.member.rejoin.life_end import CopyNeeded
+from cmdlog.node.node import Node
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.scrub.cluster_peers import TURN_S
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES
@@ -50,22 +50,22 @@ def write_entries(made: Members, upto: int) -> None:
         wait_for(partial(_has_applied, node, end))
 
 
-def _has_applied(node: MemberNode, end: int) -> bool:
+def _has_applied(node: Node, end: int) -> bool:
     return applied(node) >= end
 
 
-def applied(node: MemberNode) -> int:
+def applied(node: Node) -> int:
     """Entries of the partition that it has run."""
     return int(node.status()["partitions"]["0"]["applied"])
 
 
-def step_until(node: MemberNode, condition: Callable[[], bool]) -> None:
+def step_until(node: Node, condition: Callable[[], bool]) -> None:
     """Steps, while time passes quickly."""
     times = count(FAR, TURN_S)
     wait_for(lambda: scrub_of(node).step(next(times)) is not None and condition(), why=lambda: scrub_of(node).status())
 
 
-def summed(node: MemberNode) -> dict[int, int]:
+def summed(node: Node) -> dict[int, int]:
     """The sums that passes have found; what is committed may be so in the log a moment later than in memory."""
     passes = count(FAR, 2 * TURN_S)
 
@@ -76,7 +76,7 @@ def summed(node: MemberNode) -> dict[int, int]:
     return wait_for(look, why=lambda: scrub_of(node).status())
 
 
-def compare(node: MemberNode, now: float = FAR) -> dict[str, object]:
+def compare(node: Node, now: float = FAR) -> dict[str, object]:
     """A pass and its comparison; what it says then."""
     before = scrub_of(node).status()["compared"]
     run_pass(scrub_of(node), now)

@@ -80,8 +80,8 @@ def test_start_warns_of_a_doubtful_url(tmp_path: Path) -> None:
     wrong = dataclasses.replace(cluster.members[0], client="https://127.0.0.1:8642")
     member = MemberGround(dataclasses.replace(cluster, members=(wrong,)), 1, SECRET)
     with capture_logs() as lines:
-        trial = CodeTrial(inline=True)
-        open_member(str(tmp_path), db, SETTINGS, member, trial, target=None, progress=None, outside=MACHINE).ground.wal.close()
+        trial = CodeTrial(inline=False)
+        open_member(str(tmp_path), db, SETTINGS, member, trial, target=None, progress=None, outside=MACHINE).close()
     (warning,) = (line for line in lines if line["event"] == "client_url_doubtful")
     assert (warning["log_level"], warning["node"]) == ("warning", 1)
 

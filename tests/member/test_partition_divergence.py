@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.executed_marks import ExecutedMarks
-from cmdlog.member.leading.partition_divergence import Divergences
+from cmdlog.member.partition_divergence import Divergences
 from cmdlog.wal.divergence_file import DivergenceFile
 from tests.wal.sim.simfiles import SimFiles
 
@@ -24,7 +24,6 @@ class Rig:
             begin_divergence=lambda partition, why: self.told.append((partition, why, self.stored())),
             end_divergence=lambda partition: self.told.append((partition, self.stored())),
         )
-        self.leading: Any = SimpleNamespace(look_at_fitness=lambda: self.told.append("look"))
 
     def stored(self) -> list[int]:
         """Partitions that a restart would know of."""
@@ -32,7 +31,7 @@ class Rig:
 
     def open(self) -> Divergences:
         file = DivergenceFile(self.files, "/")
-        return Divergences(file, self.desk, describe=lambda _, index: f"entry {index} (put)", leading=lambda: self.leading)
+        return Divergences(file, self.desk, describe=lambda _, index: f"entry {index} (put)")
 
 
 @pytest.fixture
@@ -44,8 +43,8 @@ def rig() -> Rig:
 def test_divergence_is_durable_before_anything_follows_from_it(rig: Rig) -> None:
     """The call is named, and the command that finds the row."""
     rig.open().begin_divergence(1, 7)
-    (partition, why, stored), look = rig.told
-    assert (partition, stored, look) == (1, [1], "look")
+    ((partition, why, stored),) = rig.told
+    assert (partition, stored) == (1, [1])
     assert "entry 7 (put)" in why
     assert "cmdlog diff" in why
 
@@ -53,8 +52,8 @@ def test_divergence_is_durable_before_anything_follows_from_it(rig: Rig) -> None
 def test_a_history_that_the_leader_has_not_is_kept_and_said(rig: Rig) -> None:
     """As a divergence, with what an operator is to keep."""
     rig.open().begin_contradiction(1, 7)
-    (partition, why, stored), look = rig.told
-    assert (partition, stored, look) == (1, [1], "look")
+    ((partition, why, stored),) = rig.told
+    assert (partition, stored) == (1, [1])
     assert "committed entry 7, which the leader has not" in why
     assert "keep a copy" in why
 
@@ -65,7 +64,7 @@ def test_agreement_of_a_majority_ends_it(rig: Rig) -> None:
     divergences.begin_divergence(1, 7)
     rig.told.clear()
     divergences.end_divergence(1, 7)
-    assert rig.told == [(1, []), "look"]
+    assert rig.told == [(1, [])]
 
 
 def test_restart_keeps_the_partition_where_it_is(rig: Rig) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.transport.peer_transport import NoticeKind, PeerNotice
-from cmdlog.member.peer_events import LOOK_TICKS, EventParts, PeerEvents
+from cmdlog.member.peer_events import LOOK_TICKS, PeerEvents
 from cmdlog.raft.configuration import NodeId
+from cmdlog.wal.group_state import GroupStates
 
 PEER = NodeId(2)
 
@@ -19,33 +20,32 @@ class Heard:
     """Everything that a member's parts are given, in order."""
 
     def __init__(self) -> None:
-        self.met = self.hears = True
+        self.hears = True
+        self.confirmed = {PEER}
         self.lineage = SimpleNamespace(is_asked_for=False)
         self.calls: list[str] = []
-        self.events = PeerEvents(lambda: not self.met)
         called = self.calls.append
-        rounds = SimpleNamespace(tick=lambda ticks: called(f"tick {ticks}"), begin_waiting=lambda: called("reads"))
-        fields: dict[str, Any] = {
-            "driver": SimpleNamespace(
-                lock=threading.RLock(), tick=lambda: called("driver"), receive=lambda of: called(f"got {of}"), pending_bytes=0
-            ),
-            "reads": rounds,
-            "progress": SimpleNamespace(tick=lambda ticks: None),
-            "leading": SimpleNamespace(
-                note_ticks=lambda ticks: None,
-                look_at_fitness=lambda: called("fitness"),
-                look_at_commits=lambda: called("commits"),
-                look_at_lineage=lambda: called("lineage"),
-                lineage=self.lineage,
-                meet_peer=lambda peer: called(f"met {peer}"),
-            ),
-            "membership": SimpleNamespace(note_ticks=lambda ticks: called("members"), hears=lambda peer: self.hears),
-            "hold_log": lambda: called("log"),
-            "wal": SimpleNamespace(room_bytes=1 << 20),
-            "cores": {},
-            "passing": lambda ticks: called(f"passed {ticks}"),
-        }
-        self.events.serve(EventParts(**fields))
+        driver = SimpleNamespace(
+            lock=threading.RLock(), groups=SimpleNamespace(cores={}), tick=lambda: called("driver"),
+            receive=lambda of: called(f"got {of}"), pending_bytes=0,
+        )  # fmt: skip
+        consensus: Any = SimpleNamespace(
+            driver=driver, marks=SimpleNamespace(waits=False), network=SimpleNamespace(book=self),
+            ground=SimpleNamespace(cluster=SimpleNamespace(members=[1, 2])),
+        )  # fmt: skip
+        leading: Any = SimpleNamespace(
+            note_ticks=lambda ticks: None, look_at_fitness=lambda: called("fitness"),
+            look_at_lineage=lambda: called("lineage"), lineage=self.lineage, meet_peer=lambda peer: called(f"met {peer}"),
+            commits=SimpleNamespace(check_commits=lambda: called("commits")), leadership=SimpleNamespace(leader=None),
+        )  # fmt: skip
+        membership: Any = SimpleNamespace(note_ticks=lambda ticks: called("members"), hears=lambda peer: self.hears)
+        wal: Any = SimpleNamespace(room_bytes=1 << 20, recovered=SimpleNamespace(groups=GroupStates()))
+        life: Any = SimpleNamespace(note_ticks=lambda ticks, **_: called(f"passed {ticks}"))
+        reads: Any = SimpleNamespace(tick=lambda ticks: called(f"tick {ticks}"), begin_waiting=lambda: called("reads"))
+        progress: Any = SimpleNamespace(tick=lambda ticks: None)
+        self.events = PeerEvents(
+            consensus, leading, membership, wal, life=life, reads=reads, progress=progress, hold_log=lambda: called("log")
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def heard() -> Heard:
 
 def test_a_stranger_says_and_hears_nothing(heard: Heard) -> None:
     """Time passes all the same; once it speaks, it does so for good."""
-    heard.met = False
+    heard.confirmed = set()
     heard.events.on_tick(3)
     heard.events.on_messages(PEER, [])
     assert heard.calls == ["passed 3", "lineage"]
-    heard.met = True
+    heard.confirmed = {PEER}
     heard.events.on_tick(1)
-    heard.met = False
+    heard.confirmed = set()
     heard.events.on_messages(PEER, [])
     assert heard.events.speaks
     assert heard.calls[2:] == ["passed 1", "lineage", "driver", "tick 1", "members", "got []", "reads"]

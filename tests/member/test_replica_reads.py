@@ -9,14 +9,14 @@ from typing import Any
 import orjson
 import pytest
 
-from cmdlog.member.member_node import MemberNode
 from cmdlog.member.replica_reads import CATCH_UP_TICKS, ReplicaProgress
+from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, NotLeading, NotReady
 from cmdlog.node.queries.query import QueryResult, run_query
 from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.errors import WalError
 from tests.member.asked_consensus import AskedConsensus, as_driver
-from tests.member.members import Members, ask_retried, members, number_of
+from tests.member.members import Members, ask_retried, member_of, members, number_of, status_of
 from tests.node.rig import Pending, partition, send
 from tests.waiting import wait_for
 
@@ -95,7 +95,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
         yield made
 
 
-def read(node: MemberNode, name: str, /, *, txn: int | None = None, **params: Any) -> CallOutcome:
+def read(node: Node, name: str, /, *, txn: int | None = None, **params: Any) -> CallOutcome:
     """A stale read that went well."""
     pending, route = Pending(), node.routes[name]
     node.stale.call(route, route.procedure.bind(params), done=pending.done, txn=txn)
@@ -113,7 +113,7 @@ def written(cluster: Members, key: str, number: int, amount: int) -> CallOutcome
     return reply
 
 
-def queried(node: MemberNode, sql: str, *, txn: int | None = None) -> QueryResult:
+def queried(node: Node, sql: str, *, txn: int | None = None) -> QueryResult:
     """A stale query of all partitions."""
     return node.stale.query(run_query, sql, (), None, txn=txn)
 
@@ -146,9 +146,9 @@ def test_replica_without_a_majority_answers_its_own_state_alone(three: Members) 
     read(follower, "peek", id=7, txn=before.txn_id)
     number = number_of(follower)
     peers = {NodeId(m.node): m.peer for m in three.cluster.members if m.node != number}
-    follower._network.set_peers({})
+    member_of(follower).consensus.network.set_peers({})
     try:
-        three.wait_hurried(lambda: follower.cluster_status()["leader"] is None)
+        three.wait_hurried(lambda: status_of(follower)["leader"] is None)
         meanwhile = written(three, "cut2", 7, 1)
         where = partition(follower, 7)
         reply = read(follower, "peek", id=7, txn=before.txn_id)
@@ -163,8 +163,8 @@ def test_replica_without_a_majority_answers_its_own_state_alone(three: Members) 
         with pytest.raises(NotLeading):
             queried(follower, "SELECT id, n FROM counters", txn=meanwhile.txn_id)
     finally:
-        follower._network.set_peers(peers)
-    wait_for(lambda: follower.cluster_status()["leader"] == number_of(three.leader()), why=three.told)
+        member_of(follower).consensus.network.set_peers(peers)
+    wait_for(lambda: status_of(follower)["leader"] == number_of(three.leader()), why=three.told)
 
     def caught_up() -> bool:
         try:
@@ -197,7 +197,7 @@ def test_replica_whose_code_changes_answers_no_stale_read(three: Members, monkey
     written(three, "code", 20, 0)
     read(follower, "peek", id=20)
     with monkeypatch.context() as patch:
-        patch.setattr(follower._code, "_bound_version", 0)
+        patch.setattr(member_of(follower).code, "_bound_version", 0)
         with pytest.raises(NotReady, match="code"):
             read(follower, "peek", id=20)
     other = replace(follower.routes["peek"], number=0)  # of the code before

@@ -95,11 +95,15 @@ class Rig:
             leave_out=lambda partition, index, position: self.said.append(
                 ("leave out", (partition, index, position, list(self.run[partition])))
             ),
-            stated=lambda index, record: self.said.append(("stated", (index, RecordKind(record[4])))),
+            stated=self._state,
             asked=lambda request: self.said.append(("asked", request)),
             copy_offered=lambda group, descriptor: self.said.append(("copy", (group, descriptor.index))),
         )  # fmt: skip
         self.machine.learn_code(1)
+
+    def _state(self, index: int, record: bytes) -> int:
+        self.said.append(("stated", (index, RecordKind(record[4]))))
+        return 1
 
     @property
     def run(self) -> dict[int, list[int]]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from cmdlog.member.takeover import Takeover
+from cmdlog.member.leading.takeover import Takeover, take_over
 from cmdlog.node.background.running_work import RunningWork, Work
 from cmdlog.node.outcome import CallOutcome, Reply, UnknownOutcome
 from tests.node.frozen import SteppedClock
@@ -91,19 +91,19 @@ class Steps:
 
     def take_over(self) -> bool:
         """The steps, in this thread."""
-        return made(self)._take_over(TERMS, Work("takeover", "", SteppedClock()))
+        return made(self)._take_over(take_over(self, TERMS), Work("takeover", "", SteppedClock()))
 
 
 def made(steps: Steps) -> Takeover:
     """Takes over by these steps."""
-    return Takeover(steps, steps.failures.put, RunningWork(), lambda: steps.runs)
+    return Takeover(steps.failures.put, RunningWork(), lambda: steps.runs)
 
 
 @contextmanager
 def running(steps: Steps) -> Iterator[Takeover]:
     """A take-over with its thread."""
     takeover = made(steps)
-    takeover.start()
+    takeover.start(steps)
     yield takeover
     takeover.stop()
 
@@ -177,7 +177,7 @@ def test_work_is_not_a_wait() -> None:
     takeover.step = "of former terms"
     seen: list[str] = []
     steps.on_place = lambda: seen.append(takeover.step)
-    assert takeover._take_over(TERMS, Work("takeover", "", SteppedClock()))
+    assert takeover._take_over(take_over(steps, TERMS), Work("takeover", "", SteppedClock()))
     assert seen == ["", ""]
 
 

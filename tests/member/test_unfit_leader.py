@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cmdlog.member.member_node import MemberNode
+from cmdlog.node.node import Node
 from cmdlog.wal.files import RealFiles
 from replay.diff.diff import diff
 from replay.diff.state_reader import open_sides
-from tests.member.members import Members, ask_retried, leads, members, number_of
+from tests.member.members import Members, ask_retried, leads, member_of, members, number_of, status_of
 from tests.node.apps.drifting import db as drifting
 from tests.node.rig import rows, send
 from tests.waiting import wait_for
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # sites and sockets
 DRIFTS = "SELECT id, n FROM drifts ORDER BY id"
 
 
-def drift(cluster: Members, *, odd: int) -> MemberNode:
+def drift(cluster: Members, *, odd: int) -> Node:
     """A call that does another thing where it is executed as number `odd`; the node that led."""
     leader = cluster.leader()
     folder = cluster.folder / f"drift{odd}"
@@ -30,9 +30,9 @@ def drift(cluster: Members, *, odd: int) -> MemberNode:
     return leader
 
 
-def diverged(node: MemberNode) -> dict[str, Any]:
+def diverged(node: Node) -> dict[str, Any]:
     """Partition -> entry that did something else."""
-    return dict(node.cluster_status()["diverged"])
+    return dict(status_of(node)["diverged"])
 
 
 def test_leader_against_a_majority_gives_leadership_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_follower_that_diverged_is_never_asked_to_lead(tmp_path: Path, monkeypat
         (bad,) = wait_for(lambda: [node for node in made.followers() if diverged(node)], why=made.told)
         (good,) = [node for node in made.followers() if node is not bad]
         ask_retried(made.leader, "put", key="then", id=2, n=7)
-        wait_for(lambda: old._leading.transfer._fitness.of_peer(bad._ground.node))  # type: ignore[arg-type]
+        wait_for(lambda: member_of(old).leading.transfer._fitness.of_peer(member_of(bad).consensus.node))
         made.close(number_of(old))
         assert made.leader() is good
 
@@ -88,7 +88,7 @@ def test_rows_are_equal_after_leaders_that_diverged(tmp_path: Path, monkeypatch:
             ask_retried(lambda: new, "put", key=f"p{number}", id=10 + number, n=number)
         partition = new.slots.partition_of(new.routes["put"].procedure, [1, 0])
 
-        def held(node: MemberNode) -> list[tuple[Any, ...]]:
+        def held(node: Node) -> list[tuple[Any, ...]]:
             return rows(made.folder / f"n{number_of(node)}", partition, DRIFTS)
 
         others = [node for node in made.nodes.values() if node is not old]

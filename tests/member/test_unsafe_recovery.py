@@ -11,36 +11,36 @@ import pytest
 from cmdlog.cli.cluster.unsafe_recover import survivor_of
 from cmdlog.cluster.membership.operator_desk import RecoveryDesk
 from cmdlog.member.lost_majority.unsafe_recovery import UnsafeRecovery, UnsafeRecoveryRefused
-from cmdlog.member.member_node import MemberNode
+from cmdlog.node.node import Node
 from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.wal.format.cluster_record import MemberStage
 from cmdlog.wal.ids import CLUSTER_GROUP
-from tests.member.members import Members, ask_retried, leads, members, number_of
+from tests.member.members import Members, ask_retried, leads, member_of, members, number_of, status_of
 from tests.node.rig import counters
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # sites and sockets
 
 
-def last_one(cluster: Members) -> MemberNode:
+def last_one(cluster: Members) -> Node:
     """A follower of three that is left alone, once it hears from no leader."""
     cluster.join_all()
     ask_retried(cluster.leader, "bump", key="before", id=1, amount=5)
     survivor = cluster.followers()[0]
     for node in [number for number in cluster.nodes if number != number_of(survivor)]:
         cluster.close(node)
-    cluster.wait_hurried(lambda: all(group["leader"] is None for group in survivor.cluster_status()["groups"].values()))
+    cluster.wait_hurried(lambda: all(group["leader"] is None for group in status_of(survivor)["groups"].values()))
     return survivor
 
 
-def recovery_of(node: MemberNode) -> RecoveryDesk:
+def recovery_of(node: Node) -> RecoveryDesk:
     """What an operator may ask of it."""
     desk = node.overview.operator_desk
     assert desk is not None
     return desk.recovery
 
 
-def refused(node: MemberNode, **asked: Any) -> str:
+def refused(node: Node, **asked: Any) -> str:
     """The code of the refusal."""
     with pytest.raises(UnsafeRecoveryRefused) as said:
         recovery_of(node).become_sole_voter(**{"yes_lose": True, **asked})
@@ -59,16 +59,16 @@ def test_the_last_survivor_takes_calls_again(tmp_path: Path, monkeypatch: pytest
         assert set(done["lost"]) == {1, 2, 3} - {number}
         cluster.wait_hurried(lambda: leads(survivor))
         assert ask_retried(lambda: survivor, "bump", key="after", id=1, amount=1) is not None
-        wait_for(lambda: survivor._roll.stated[number].forced)
+        wait_for(lambda: member_of(survivor).consensus.roll.stated[number].forced)
         for other in done["lost"]:
-            stated = survivor._roll.stated[other]
+            stated = member_of(survivor).consensus.roll.stated[other]
             assert (stated.stage, stated.incarnation, len(stated.former)) == (MemberStage.EXPECTED, b"", 1)
         again = recovery_of(survivor).become_sole_voter(yes_lose=True)
         assert (again["already"], again["epoch"]) == (True, done["epoch"])
         cluster.close(number)
         survivor = cluster.join(number)
         cluster.wait_hurried(lambda: leads(survivor))
-        assert survivor._network.name.current != cluster.cluster.cluster_id
+        assert member_of(survivor).consensus.network.name.current != cluster.cluster.cluster_id
         assert recovery_of(survivor).become_sole_voter(yes_lose=True)["epoch"] == done["epoch"]
         assert counters(survivor) == {1: 6}
 
@@ -110,9 +110,9 @@ def test_members_of_before_are_refused_by_name(tmp_path: Path, monkeypatch: pyte
         cluster.wait_hurried(lambda: leads(survivor))
         others = [cluster.join(node) for node in cluster.cluster.nodes if node != number_of(survivor)]
         cluster.wait_hurried(lambda: any(leads(node) for node in others))
-        wait_for(lambda: survivor._network.status().faults.get("cluster", 0) > 1)
+        wait_for(lambda: member_of(survivor).consensus.network.status().faults.get("cluster", 0) > 1)
         assert leads(survivor)
-        ends = [node.cluster_status()["groups"][str(CLUSTER_GROUP)] for node in (survivor, *others)]
+        ends = [status_of(node)["groups"][str(CLUSTER_GROUP)] for node in (survivor, *others)]
         assert ends[0]["term"] > 1 << 20 > max(end["term"] for end in ends[1:])
 
 
@@ -120,7 +120,7 @@ def test_the_lesser_survivor_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     """What another survivor holds beyond this one would be lost; an operator can say so."""
     with members(tmp_path, monkeypatch, count=3) as cluster:
         survivor = last_one(cluster)
-        mine = survivor_of(survivor.cluster_status())["ends"]
+        mine = survivor_of(status_of(survivor))["ends"]
         better = {"node": 9, "ends": {**mine, "0": [mine["0"][0], mine["0"][1] + 1]}}
         assert refused(survivor, survivors=[better]) == "lesser_survivor"
         assert refused(survivor, survivors=[{"node": 9}]) == "bad_survivor"
@@ -134,8 +134,8 @@ def test_a_crash_between_the_groups_is_completed(tmp_path: Path, monkeypatch: py
     with members(tmp_path, monkeypatch, count=3) as cluster:
         survivor = last_one(cluster)
         number = number_of(survivor)
-        survivor._driver.ask(0, lambda core: core.force_recovery(epoch=77))
-        cluster.wait_hurried(lambda: survivor.cluster_status()["groups"]["0"]["leader"] == number)
+        member_of(survivor).consensus.driver.ask(0, lambda core: core.force_recovery(epoch=77))
+        cluster.wait_hurried(lambda: status_of(survivor)["groups"]["0"]["leader"] == number)
         cluster.close(number)
         survivor = cluster.join(number)
         cluster.wait_hurried(lambda: leads(survivor))
@@ -151,9 +151,11 @@ def test_the_others_come_back_by_copy(tmp_path: Path, monkeypatch: pytest.Monkey
         for node in lost:
             (tmp_path / f"n{node}").rename(tmp_path / f"old{node}")
             cluster.join(node)
-        wait_for(lambda: {row["seat"] for row in survivor.membership.members()["members"]} == {"voter"}, why=cluster.told)
+        wait_for(
+            lambda: {row["seat"] for row in member_of(survivor).membership.members()["members"]} == {"voter"}, why=cluster.told
+        )
         ask_retried(cluster.leader, "bump", key="again", id=1, amount=1)
-        names = {node._network.name.current for node in cluster.nodes.values()}
+        names = {member_of(node).consensus.network.name.current for node in cluster.nodes.values()}
         assert len(names) == 1
         assert cluster.cluster.cluster_id not in names
         assert counters(cluster.leader()) == {1: 6}

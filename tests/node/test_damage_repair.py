@@ -32,7 +32,7 @@ class FakeNode:
         self.findings, self.full = Findings([]), False
         hooks = RepairHooks(
             SimFiles(), "/node", range(3), fresh_snapshots=self.fresh_snapshots, set_aside_archived=self.set_aside,
-            mend_segment=self.mend, in_use=lambda _found: self.there, peers=lambda: peers,
+            mend_segment=self.mend, in_use=lambda _found: self.there, peers=peers,
         )  # fmt: skip
         self.repair = DamageRepair(dataclasses.replace(hooks, files=AllThere()), self.findings)
 

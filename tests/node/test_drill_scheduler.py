@@ -12,7 +12,7 @@ import pytest
 
 import cmdlog
 from cmdlog.node.background.drill_scheduler import FIRST_AFTER_S, Drills
-from cmdlog.node.prometheus import Exposition
+from cmdlog.node.reporting.prometheus import Exposition
 from cmdlog.wal.files import RealFiles
 from procedures.samples import bank
 from replay.drill import drill as module

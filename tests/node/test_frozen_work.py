@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cmdlog.member.takeover import Takeover
+from cmdlog.member.leading.takeover import Takeover
 from cmdlog.node.background.drill_scheduler import Drills
 from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.running_work import STALLED_AFTER_S, RunningWork
 from cmdlog.node.node import Node
-from cmdlog.node.prometheus import Exposition
+from cmdlog.node.reporting.prometheus import Exposition
 from cmdlog.node.scrub import scrubber
 from cmdlog.node.telemetry.request_stats import RequestStats
 from tests.member.test_takeover import TERMS, Steps
@@ -177,8 +177,8 @@ def test_take_over_that_waits_for_ever_is_seen() -> None:
     clock, steps, looks = SteppedClock(), Steps(), threading.Event()
     works, executed = RunningWork(clock), [0]
     steps.runs, steps.on_look = 1 << 60, looks.set
-    takeover = Takeover(steps, steps.failures.put, works, lambda: executed[0])
-    takeover.start()
+    takeover = Takeover(steps.failures.put, works, lambda: executed[0])
+    takeover.start(steps)
     takeover.begin_takeover(TERMS)
     try:
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome
-from cmdlog.node.prometheus import DEPRECATED, DOCUMENT, ROWS, TABLE, Exposition, document
+from cmdlog.node.reporting.prometheus import DEPRECATED, DOCUMENT, ROWS, TABLE, Exposition, document
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS
 from cmdlog.node.telemetry.request_stats import RequestStats
 from procedures.idempotency.known_outcome import Status
@@ -76,7 +76,7 @@ def test_a_scrape_returns_the_table(tmp_path: Path) -> None:
 
 
 def test_the_document_is_the_table() -> None:
-    """METRICS.md is what `python -m cmdlog.node.prometheus` prints, and names follow Prometheus' conventions."""
+    """METRICS.md is what `python -m cmdlog.node.reporting.prometheus` prints, and names follow Prometheus' conventions."""
     assert DOCUMENT.read_text(encoding="utf-8") == document()
     for row in ROWS:
         assert row.name.startswith("cmdlog_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ class Setting:
         sequencer: Any = self.sequencer
         keys = make_owners(settings, lambda: 0.0)
         meter = StageTimings([route.name for route in ROUTES.values()], partitions=PARTITIONS)
-        self.router = Router(settings, sequencer, keys, meter, lambda: ROUTES)
+        self.router = Router(settings, sequencer, keys, meter, SimpleNamespace(routes=ROUTES))
         self.replies: dict[int, Reply] = {}
 
     def call(self, number: int, fields: tuple[Route, list[Any], bytes, Durability | None]) -> Placed:

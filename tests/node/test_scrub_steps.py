@@ -72,7 +72,7 @@ class Rig:
         hooks = RepairHooks(
             RealFiles(), str(self.folder), range(1), fresh_snapshots=lambda _p, _a: Future(),
             set_aside_archived=lambda _moves: None, mend_segment=lambda _path: False, in_use=lambda _found: True,
-            peers=lambda: self.peers,
+            peers=self.peers,
         )  # fmt: skip
         ground = ScrubGround(
             RealFiles(), str(self.folder), RATE, self.every_s, items=self.items, in_log=lambda item: item.name in self.names,

@@ -25,7 +25,7 @@ from cmdlog.api.gate.route_table import LOCAL
 from cmdlog.api.gate.route_table import TABLE as ROUTES
 from cmdlog.cli.app import make_program
 from cmdlog.cli.server.settings_table import settings_table
-from cmdlog.node.prometheus import TABLE as METRICS
+from cmdlog.node.reporting.prometheus import TABLE as METRICS
 from replay.spark.base.options import options_table
 from tests.waiting import PATIENCE_S
 

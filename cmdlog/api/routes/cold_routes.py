@@ -38,8 +38,8 @@ from cmdlog.api.routes.response_models import (
 from cmdlog.api.routes.service import Service, headers_of_problem, json_answer
 from cmdlog.api.routes.strict_route import IncomingOf, ServiceOf, route, router
 from cmdlog.node.outcome import CallRefused
-from cmdlog.node.prometheus import Exposition
-from cmdlog.node.status import StatusOverview
+from cmdlog.node.reporting.prometheus import Exposition
+from cmdlog.node.reporting.status import StatusOverview
 from cmdlog.operator_error import full_text
 from snapshot.errors import PointRefused, SnapshotError
 

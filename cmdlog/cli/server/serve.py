@@ -236,9 +236,9 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
     def open_node(progress: Callable[[Any], None]) -> Node:
         start.announce_creation()
         if member is not None:
-            from cmdlog.member.member_node import MemberNode
+            from cmdlog.member.member_start import join
 
-            return MemberNode.join(str(data), db, settings, member, target=app, progress=progress)
+            return join(str(data), db, settings, member, target=app, progress=progress)
         return Node.open(str(data), db, settings, target=app, progress=progress)
 
     notices = ServiceNotices()

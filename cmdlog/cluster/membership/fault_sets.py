@@ -12,6 +12,7 @@ import structlog
 
 from cmdlog.wal.fault_log import FaultLog, FaultLogForked, FaultRecord, make_record
 from cmdlog.wal.format.cluster_record import FaultSet
+from cmdlog.wal.format.record import RecordKind, decode_record, peek_record
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -38,6 +39,11 @@ class FaultSets:
     def records(self) -> tuple[FaultRecord, ...]:
         """What is kept, ascending."""
         return self._faults.records
+
+    def observe(self, record: bytes) -> None:
+        """An entry of the cluster group is committed, and nothing has followed from it yet. Raises: as `adopt_set`."""
+        if peek_record(record).kind is RecordKind.FAULTS:
+            self.adopt_set(FaultSet.from_record(decode_record(record)))
 
     def adopt_set(self, stated: FaultSet) -> None:
         """A committed FAULTS entry; durable on return. One that is here already changes nothing.

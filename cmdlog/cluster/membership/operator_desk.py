@@ -65,7 +65,7 @@ RequestKind = Literal["add", "remove", "retire", "replace", "transfer"]
 
 
 class MemberDesk(Protocol):
-    """`MemberNode.membership`. Any thread; a call blocks for a few seconds at most, so not the event loop's."""
+    """What a member has. Any thread; a call blocks for a few seconds at most, so not the event loop's."""
 
     def request(
         self,

@@ -91,24 +91,22 @@ class PeerNetwork:
         self,
         book: PeerBook,
         secret: Secret,
-        handler: PeerHandler,
         endpoint: Endpoint,
         settings: TransportSettings | None = None,
         *,
         name: ClusterName | None = None,
     ) -> None:
         """`name`: of the cluster, where a forced recovery has given it another one."""
-        self.book, self._handler, self._endpoint, self._settings = book, handler, endpoint, settings or TransportSettings()
+        self.book, self._endpoint, self._settings = book, endpoint, settings or TransportSettings()
         self._ours = PeerCredentials(book, secret, endpoint.seal, name or ClusterName(book.identity.cluster_id))
         self._encoder = secret.encoder(endpoint.seal)
         self._known: dict[NodeId, KnownPeer] = {}  # replaced as a whole, in the loop's thread
         self._wanted: dict[NodeId, Address] = {}
         self._callers: dict[NodeId, asyncio.Task[None]] = {}
-        self._stranger_faults: Counter[FrameFault] = Counter()
-        self._connections: list[FramedConnection] = []  # that are not closed
-        self._woken = False
+        self._stranger_faults = Counter[FrameFault]()
+        self._connections, self._woken = list[FramedConnection](), False  # that are not closed
         self._others: dict[bytes, Callable[[socket.socket], None]] = {}
-        self._quiet = QuietLog()
+        self._quiet, self._handlers = QuietLog(), list[PeerHandler]()  # one handler, from `start` on
         self._admission = PeerAdmission(book, self._known_peer, self._notify, self._quiet, self._settings.challenge_s)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -119,8 +117,9 @@ class PeerNetwork:
 
     # -- any thread ------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Listens, and begins with the ticks. Raises: CannotListen."""
+    def start(self, handler: PeerHandler) -> None:
+        """Listens, and begins with the ticks, which the handler gets. Raises: CannotListen."""
+        self._handlers.append(handler)
         endpoint = self._endpoint
         try:
             family, _, _, _, address = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)[0]
@@ -176,7 +175,7 @@ class PeerNetwork:
     def status(self) -> NetworkStatus:
         known, records, acceptor = self._known, self.book.records, self._acceptor
         return NetworkStatus(
-            listens_on=address_text(self.address),
+            listens_on="" if self._listener is None else address_text(self.address),
             peers=[peer.status(records.get(node)) for node, peer in known.items()],
             strangers=acceptor.strangers if acceptor else 0,
             strangers_evicted=acceptor.evicted if acceptor else 0,
@@ -353,20 +352,21 @@ class PeerNetwork:
             asyncio.get_running_loop().call_later(self._ticker.wait_s, self._tick)
 
     def _give_ticks(self, ticks: int) -> None:
-        self._guarded(lambda: self._handler.on_tick(ticks))
+        self._guarded(lambda handler: handler.on_tick(ticks))
 
     def _deliver(self, peer: Peer, messages: list[Addressed]) -> None:
         self._ticker.give_due()
         if self.book.records[peer.node].incarnation == peer.incarnation:  # it may have been replaced since the handshake
-            self._guarded(lambda: self._handler.on_messages(peer.node, messages))
+            self._guarded(lambda handler: handler.on_messages(peer.node, messages))
 
     def _notify(self, notice: PeerNotice) -> None:
-        self._guarded(lambda: self._handler.on_notice(notice))
+        self._guarded(lambda handler: handler.on_notice(notice))
 
-    def _guarded(self, call: Callable[[], None]) -> None:
+    def _guarded(self, call: Callable[[PeerHandler], None]) -> None:
         """A defect of the handler is logged with its trace; the network still works for the others."""
         try:
-            call()
+            for handler in self._handlers:
+                call(handler)
         except Exception:
             logger.exception("peer_handler_failed")
 

@@ -17,7 +17,7 @@ import structlog
 
 from cmdlog.cluster.leader_fitness import LeaderFitness, Unfitness
 from cmdlog.cluster.replication import Replication
-from cmdlog.member.leadership import Leadership, Standing
+from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.node.outcome import NoMajority
 from cmdlog.node.sequencing.replicated_pipelines import ReplicatedPipelines
 from cmdlog.raft.configuration import NodeId

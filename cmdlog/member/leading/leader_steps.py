@@ -1,4 +1,4 @@
-"""The steps of a take-over on the parts of a node: `cmdlog.member.takeover.TakeoverSteps`.
+"""The steps of a take-over on the parts of a node: `cmdlog.member.leading.takeover.TakeoverSteps`.
 
 One rule: whatever looks at the terms and acts on them does both under the driver's lock.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 from cmdlog.cluster.replication import Replication
-from cmdlog.member.leadership import Leadership, Standing
+from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.member.member_code import MemberCode
 from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import Reply

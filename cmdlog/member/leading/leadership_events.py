@@ -1,6 +1,6 @@
 """What a member does when leadership comes, goes, or is somebody else's.
 
-One rule: under the driver's lock, and nothing here waits: what takes time is the take-over's (`cmdlog.member.takeover`).
+One rule: under the driver's lock, and nothing here waits: what takes time is the take-over's (`cmdlog.member.leading.takeover`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from cmdlog.cluster.executed_marks import ExecutedMarks
-from cmdlog.member.leadership import Leadership, Standing
+from cmdlog.member.leading.leadership_transfer import LeadershipTransfer
 from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import NoLeader, NotLeading, NotReady
 from cmdlog.node.sequencing.sequencer import Sequencer
@@ -27,45 +27,42 @@ class LeadershipEvents:
 
     def __init__(
         self,
+        node: NodeId,
         url_of: Callable[[int], str],
-        leadership: Leadership,
         machine: SequencedMachine,
         sequencer: Sequencer,
         marks: ExecutedMarks,
         *,
         take_over: Callable[[tuple[int, ...]], None],
-        end_offer: Callable[[], None],
-        offered_to: Callable[[], NodeId | None],
+        transfer: LeadershipTransfer,
     ) -> None:
-        """`url_of` a node, for clients. `take_over` begins what comes before the first call; `end_offer`: leadership went to
-        another node, or is lost; `offered_to`: the node that was offered it."""
-        self._url_of, self._leadership, self._machine, self._sequencer = url_of, leadership, machine, sequencer
-        self._marks, self._take_over, self._end_offer, self._offered_to = marks, take_over, end_offer, offered_to
+        """`url_of` a node, for clients. `take_over` begins what comes before the first call."""
+        self._node, self._url_of, self._machine, self._sequencer = node, url_of, machine, sequencer
+        self._marks, self._take_over, self._transfer = marks, take_over, transfer
         self._named: NodeId | None = None  # the leader that refusals name
         self._nameless = 0  # ticks without a leader
 
     def begin_leading(self, terms: tuple[int, ...]) -> None:
         """All groups are led here."""
-        self._named = self._leadership.node
+        self._named = self._node
         self._sequencer.intake.refuse(NotLeading("this node takes over; the call is safe to repeat here"))
         self._take_over(terms)
 
-    def end_leading(self, leader: NodeId | None) -> None:
+    def end_leading(self, leader: NodeId | None, reason: str) -> None:
         """Some group is led by another node, or by none."""
         self._marks.follow()
-        self._named = leader = leader or self._offered_to()
+        self._named = leader = leader or self._transfer.target
         waiting = self._machine.follow()
         why = "the node led no more before a majority had the call"
         unknown = self._sequencer.replicated.step_down(self._refusal(leader), why)
         for done in waiting:
             done(NotReady("this node leads no more"))
-        self._end_offer()
-        log.warning("leadership_lost", leader=leader, outcome_unknown=unknown, reason=self._leadership.history.reason.value)
+        self._transfer.end_offer()
+        log.warning("leadership_lost", leader=leader, outcome_unknown=unknown, reason=reason)
 
-    def name_leader(self, *, ticks: int = 0) -> None:
+    def name_leader(self, leader: NodeId | None, *, follows: bool, ticks: int = 0) -> None:
         """A refusal that says where calls are taken says where they are taken now. So many ticks have passed: between two leaders
         the last one is named, who knows the next."""
-        leader, follows = self._leadership.leader, self._leadership.standing is Standing.FOLLOWING
         self._nameless = self._nameless + ticks if leader is None else 0
         known = leader is not None or self._nameless >= NAMELESS_TICKS
         if follows and known and leader != self._named and isinstance(self._sequencer.admission.refusal, NoLeader | NotLeading):
@@ -73,7 +70,7 @@ class LeadershipEvents:
             self._sequencer.intake.refuse(self._refusal(leader))
 
     def _refusal(self, leader: NodeId | None) -> NotReady:
-        if leader is None or leader == self._leadership.node:
+        if leader is None or leader == self._node:
             return NoLeader(
                 "the cluster has no leader at present: `/readyz` says which nodes this one does not reach; start them"
             )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from cmdlog.raft.core import RaftCore
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 
@@ -43,3 +44,8 @@ def better_ends(mine: SurvivorEnds, others: Iterable[SurvivorEnds]) -> list[str]
                     f"node {mine.node} at term {own_term} index {own_index}"
                 )
     return found
+
+
+def end_of(core: RaftCore) -> tuple[int, int]:
+    """Term and index of the last entry: what survivors of a lost majority are compared by."""
+    return int(core.log.last_term), int(core.log.last)

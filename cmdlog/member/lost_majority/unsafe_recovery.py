@@ -18,9 +18,8 @@ import structlog
 
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_network import PeerNetwork
-from cmdlog.member.cluster_view import end_of
 from cmdlog.member.lost_majority.forced_epoch import StatedEpoch, groups_left_out, latest_epoch
-from cmdlog.member.lost_majority.survivors import SurvivorEnds, better_ends
+from cmdlog.member.lost_majority.survivors import SurvivorEnds, better_ends, end_of
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft import RaftCore, Refusal
 from cmdlog.raft.configuration import NodeId

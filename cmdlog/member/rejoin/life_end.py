@@ -51,15 +51,12 @@ class LifeEnd:
         roll: MemberRoll,
         fail: Callable[[BaseException], None],
         *,
-        is_led: Callable[[], bool],
-        stuck_at: Callable[[], object],
         can_write: Callable[[], bool],
         connected: Callable[[], Collection[int]],
     ) -> None:
-        """`fail` ends the node in order, with an error; `is_led`: this node knows a leader, which would say what concerns it;
-        `stuck_at`: where a node is whose log is full of entries that it may not run yet; something false of any other;
-        `can_write`: its volume is not full; `connected`: the nodes that it speaks with."""
-        self._is_led, self._stuck_at, self._can_write, self._connected = is_led, stuck_at, can_write, connected
+        """`fail` ends the node in order, with an error; `can_write`: its volume is not full; `connected`: the nodes that it
+        speaks with."""
+        self._can_write, self._connected = can_write, connected
         self._stuck: object = None
         self._stuck_ticks = 0
         self._ground, self._incarnation, self._roll, self._fail = ground, incarnation, roll, fail
@@ -113,16 +110,17 @@ class LifeEnd:
         """
         return self._incarnation in member.former or (member.stage is MemberStage.EXPECTED and bool(member.former))
 
-    def note_ticks(self, ticks: int) -> None:
-        """Time passes."""
-        self._note_stuck(ticks)
-        self._ticks = 0 if self._is_led() else self._ticks + ticks
+    def note_ticks(self, ticks: int, *, is_led: bool, stuck_at: object) -> None:
+        """Time passes. `is_led`: this node knows a leader, which would say what concerns it; `stuck_at`: where a node is whose
+        log is full of entries that it may not run yet; something false of any other."""
+        self._note_stuck(ticks, stuck_at if is_led and self._can_write() else None)
+        self._ticks = 0 if is_led else self._ticks + ticks
         if self._ticks >= ASK_TICKS and not self._asking:
             self._ticks, self._asking = 0, True
             threading.Thread(target=self._ask, name="cmdlog-standing", daemon=True).start()
 
-    def _note_stuck(self, ticks: int) -> None:
-        at = (self._is_led() and self._can_write() and self._stuck_at()) or None
+    def _note_stuck(self, ticks: int, stuck_at: object) -> None:
+        at = stuck_at or None
         self._stuck_ticks = self._stuck_ticks + ticks if at is not None and at == self._stuck else 0
         self._stuck = at
         before = sum(member.node < self._ground.node for member in self._roll.members)

@@ -10,11 +10,9 @@ that it was replaced, and a healthy copy of the data would go into quarantine.
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import os
 from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -39,9 +37,15 @@ SEEK_S: Final = 20.0  # nodes that are started together, on a busy machine, answ
 DAMAGE_KINDS: Final = frozenset(error.__name__ for error in DAMAGE)  # as a replay process reports them
 
 N = TypeVar("N")
-P = ParamSpec("P")
 
 log = structlog.get_logger("cmdlog.cluster")
+
+
+def open_own(ground: RejoinGround, open_node: Callable[[], N]) -> N:
+    """`open_whole`, of a directory that is this node's. Raises: Foreign; as `open_whole`."""
+    check_owner(ground)
+    ground.member.warn_unencrypted()
+    return open_whole(ground, open_node)
 
 
 def open_whole(ground: RejoinGround, open_node: Callable[[], N]) -> N:
@@ -123,22 +127,6 @@ def _owned(ground: RejoinGround) -> DirectoryLock:
     if not ground.files.exists(ground.directory):
         make_folder(ground.files, ground.directory)
     return take_ownership(ground.files, ground.directory)
-
-
-def after_copy(join: Callable[P, N]) -> Callable[P, N]:
-    """`MemberNode.join`, after a copy if one is wanted, under way, or the only way: see `open_whole`."""
-
-    @functools.wraps(join)
-    def open_member(*args: P.args, **kwargs: P.kwargs) -> N:
-        given = inspect.signature(join).bind(*args, **kwargs)
-        given.apply_defaults()
-        values = given.arguments
-        ground = rejoin_ground(values["outside"].files, values["directory"], values["member"], values["progress"])
-        check_owner(ground)
-        ground.member.warn_unencrypted()
-        return open_whole(ground, lambda: join(*args, **kwargs))
-
-    return open_member
 
 
 def check_owner(ground: RejoinGround) -> None:

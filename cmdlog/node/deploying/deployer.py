@@ -53,7 +53,6 @@ from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.prepared_changes import PreparedChanges
 from cmdlog.node.sites.supervisor import ProcessSites
-from cmdlog.operator_error import full_text
 from cmdlog.wal.format.block import block_bytes
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, TxnId, txn_tick
@@ -327,35 +326,21 @@ def _entry_bytes(entry: Mapping[str, Any]) -> int:
     return len(orjson.dumps(entry)) + BATCH_OVERHEAD_BYTES
 
 
-def make_deployer(
-    ground: NodeGround,
-    parts: NodeParts,
-    bind: Callable[[Database, int], None],
-    check_ready: Callable[[], None],
-    error: Callable[[], BaseException | None],
-) -> Deployer:
-    """Of a node whose log has not begun to write. `bind` as in `DeployGround`; `error` says why the node has failed."""
-    wal, boot = ground.wal, ground.boot
-    stated = wal.recovered.groups.state(CLUSTER_GROUP).last_index + len(boot.records)
-
-    def check_serving() -> None:
-        check_ready()
-        if (failed := error()) is not None:
-            raise NotReady(f"the node must be restarted: {full_text(failed)}")
-
-    return Deployer(
-        DeployGround(
-            ground.directory,
-            ground.settings.partitions,
-            boot.code,
-            boot.term,
-            stated + 1,
-            parts.sequencer,
-            wal,
-            parts.sites,
-            parts.desk.changes,
-            bind,
-            check_serving,
-            ground.work,
-        )
+def deploy_ground(ground: NodeGround, parts: NodeParts, bind: Callable[[Database, int], None]) -> DeployGround:
+    """Of a node whose log has not begun to write. `bind` as in `DeployGround`."""
+    boot = ground.boot
+    stated = ground.wal.recovered.groups.state(CLUSTER_GROUP).last_index + len(boot.records)
+    return DeployGround(
+        ground.directory,
+        ground.settings.partitions,
+        boot.code,
+        boot.term,
+        stated + 1,
+        parts.sequencer,
+        ground.wal,
+        parts.sites,
+        parts.desk.changes,
+        bind,
+        parts.calls.readiness.check_serving,
+        ground.work,
     )

@@ -6,8 +6,8 @@ One rule: a call is either refused with nothing logged, or its `done` is called 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -39,6 +39,13 @@ Encoded = tuple[Route, int, bytes, bytes, Done, Durability | None]
 """Route, partition (-1 for all), parameters as a batch takes them, key, done, durability: a call as another node has bound it."""
 
 
+class BoundRoutes(Protocol):
+    """See `cmdlog.node.placing.local_calls.BoundCode`."""
+
+    @property
+    def routes(self) -> Mapping[str, Route]: ...
+
+
 class Router:
     """Thread-safe, as the sequencer and the keys are."""
 
@@ -48,10 +55,10 @@ class Router:
         sequencer: Sequencer,
         keys: KeyOwners,
         meter: StageTimings,
-        routes: Callable[[], Mapping[str, Route]],
+        bound: BoundRoutes,
     ) -> None:
-        """`routes`: of the code that calls are bound to now."""
-        self._routes = routes
+        """`bound`: the code that calls are bound to now."""
+        self._bound, self.keys = bound, keys
         self.slots = SlotMap(settings.partitions)
         self._sequencer, self._keys, self._meter = sequencer, keys, meter
         self._partitions, self._call_bytes_max = settings.partitions, settings.call_bytes_max
@@ -154,7 +161,7 @@ class Router:
 
     def _rebound(self, call: Encoded) -> Encoded:
         """The call, bound to the code that runs. Raises: CodeChanged, where that declares it differently."""
-        route = follow_route(call[0], self._routes())
+        route = follow_route(call[0], self._bound.routes)
         if route is None:
             raise CodeChanged(f"procedure {call[0].name!r} was deployed with another declaration; look at it and call again")
         return (route, *call[1:])

@@ -55,7 +55,7 @@ class RepairHooks:
     set_aside_archived: Callable[[Mapping[str, str]], None]  # path -> where it goes
     mend_segment: Callable[[str], bool]  # whether the archive had the segment at this path, and it is whole now
     in_use: Callable[[ScrubFinding], bool]  # whether the file is there under its name
-    peers: Callable[[], ScrubPeers | None]  # of a node alone None
+    peers: ScrubPeers | None  # of a node alone None
 
 
 class DamageRepair:
@@ -149,7 +149,7 @@ class DamageRepair:
             self._findings.put(replace(found, snapshots_left=left, repair=repair, retry_at=now + wait_s))
 
     def _repair_by_copy(self, found: ScrubFinding, now: float) -> None:
-        peers = self._hooks.peers()
+        peers = self._hooks.peers
         if peers is None:
             self._put(found, now, UNNEEDED)
         elif now < found.found_at + peers.turn_s or not peers.quorum_is_safe():

@@ -194,7 +194,7 @@ class Scrubber:
         return under_way
 
     def _list_items(self, under_way: ScrubPass) -> None:
-        peers = self._ground.repair.peers()
+        peers = self._ground.repair.peers
         self._committed = {} if peers is None else dict(peers.committed())  # before it is read how far the log is
         items = items_left(self._ground.items(), after=under_way.after, upto=under_way.upto)
         self._items, self._left_bytes = deque(items), sum(item.bytes for item in items)
@@ -208,7 +208,7 @@ class Scrubber:
             at=under_way.at,
             last_block=item.last_block,
             generation=item.generation,
-            sums=self._ground.repair.peers() is not None,
+            sums=self._ground.repair.peers is not None,
         )
 
     def _take_slice(self, item: ScrubItem, scanned: Scanned, under_way: ScrubPass) -> None:
@@ -251,7 +251,7 @@ class Scrubber:
         self._ground.reader.rest()
         last, self._items = self._progress.end_pass(self._now), None
         log.info("scrub_finished", **{name: last[name] for name in ("bytes", "files", "damaged")})
-        peers = self._ground.repair.peers()
+        peers = self._ground.repair.peers
         if peers is not None:
             self._begin_comparison(peers)
         self._save()

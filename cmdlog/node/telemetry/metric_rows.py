@@ -1,6 +1,6 @@
 """Rows of the table of metrics: name, type, labels, meaning.
 
-One rule: a row only describes; what fills it is in `cmdlog.node.prometheus` and, for a cluster, in `cluster_metrics`.
+One rule: a row only describes; what fills it is in `cmdlog.node.reporting.prometheus` and, for a cluster, in `cluster_metrics`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One rule: it must cost next to nothing. The clock is read once per stage and batch, never per call, and a batch of n calls weighs
 n. What a batch leaves on its path is one tuple; `drain` sorts those into histograms, a few times a second and before anybody
-reads (`cmdlog.node.prometheus`, `cmdlog.node.telemetry.recent_history`).
+reads (`cmdlog.node.reporting.prometheus`, `cmdlog.node.telemetry.recent_history`).
 
 The stages of a call, each with the time of its batch:
 

@@ -10,6 +10,8 @@ from cmdlog.cluster.membership.fault_sets import FaultSets
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.fault_log import FaultLog, FaultLogForked, FaultRecord, read_faults
 from cmdlog.wal.format.cluster_record import FaultSet
+from cmdlog.wal.format.record import RecordKind, encode_json
+from cmdlog.wal.ids import CLUSTER_GROUP
 from tests.wal.faultkit import CLUSTER, node
 from tests.wal.sim.simfiles import SimFiles
 
@@ -41,6 +43,14 @@ def test_each_set_is_durable_and_reported_once() -> None:
     assert [of.sequence for of in kept.changed] == [1, 2]
     assert (kept.sets.sequence, kept.sets.failed) == (2, frozenset())
     assert kept.sets.records[0].demotions == ((0, 9, 5), (1022, 8, 5))
+
+
+def test_a_committed_entry_is_in_the_fault_log_when_it_was_observed() -> None:
+    """Entries of other kinds say nothing about failures."""
+    kept = Kept()
+    for kind, value in ((RecordKind.FAULTS, FIRST.to_json()), (RecordKind.ENVIRONMENT, {})):
+        kept.sets.observe(encode_json(kind, value, partition=CLUSTER_GROUP, term=5, index=9))
+    assert kept.on_disk() == [(1, [3])]
 
 
 def test_every_node_writes_the_same_record() -> None:

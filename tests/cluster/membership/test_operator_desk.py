@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cmdlog.cluster.membership.operator_desk import MemberDesk, MembershipRefused, RefusedBecause
-from cmdlog.member.membership.membership_parts import MembershipParts
+from cmdlog.member.membership.membership import Membership
 from tests.api.fake_desk import COPY, FAULTS, FakeDesk, refused
 
 
@@ -43,7 +43,7 @@ def test_what_operators_ask_for_is_in_the_log() -> None:
 @pytest.mark.parametrize("name", ["request", "take_wish", "members"])
 def test_a_member_has_every_method_of_the_desk(name: str) -> None:
     """With the same parameters."""
-    assert inspect.signature(getattr(MembershipParts, name)) == inspect.signature(getattr(MemberDesk, name))
+    assert inspect.signature(getattr(Membership, name)) == inspect.signature(getattr(MemberDesk, name))
 
 
 @pytest.mark.parametrize("code", RefusedBecause)

@@ -10,15 +10,15 @@ import pytest
 import cmdlog
 from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from cmdlog.cluster.membership.recovered_cluster import NotRecovered, recovered_cluster
-from cmdlog.member.member_node import MemberNode
 from cmdlog.node.assembly import MACHINE
+from cmdlog.node.node import Node
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import NotSoleVoter
 from replay.log.collect_evidence import gather
 from replay.plan.cluster_planner import make_joint_plan
 from replay.recover.from_cluster import rebuild_jointly
 from tests.commands import Command
-from tests.member.members import Members, ask_retried, free_addresses, leads, members
+from tests.member.members import Members, ask_retried, free_addresses, leads, member_of, members
 from tests.node.apps.faulty import db
 from tests.node.rig import counters
 from tests.waiting import wait_for
@@ -37,13 +37,15 @@ def recovered(cluster: Members, *nodes: int) -> tuple[str, ClusterFile]:
     return out, recovered_cluster(FILES, out, MemberAddress(node, free_addresses(1)[0], "http://again"))
 
 
-def join_another(cluster: Members, leader: MemberNode, number: int) -> None:
+def join_another(cluster: Members, leader: Node, number: int) -> None:
     """An operator adds a node; it copies what the cluster has, and votes."""
     (peer,) = free_addresses(1)
-    leader.membership.request("add", number, peer=f"{peer[0]}:{peer[1]}", client="http://another")
+    member_of(leader).membership.request("add", number, peer=f"{peer[0]}:{peer[1]}", client="http://another")
     cluster.cluster = replace(cluster.cluster, members=(*cluster.cluster.members, MemberAddress(number, peer, "http://another")))
     cluster.join(number)
-    wait_for(lambda: [row["seat"] for row in leader.membership.members()["members"] if row["node"] == number] == ["voter"])
+    wait_for(
+        lambda: [row["seat"] for row in member_of(leader).membership.members()["members"] if row["node"] == number] == ["voter"]
+    )
 
 
 def test_it_takes_calls_as_a_member_and_keeps_its_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +53,7 @@ def test_it_takes_calls_as_a_member_and_keeps_its_word(tmp_path: Path, monkeypat
     with members(tmp_path, monkeypatch, count=3) as cluster:
         cluster.join_all()
         ask_retried(cluster.leader, "bump", key="a", id=1, amount=5)
-        wait_for(lambda: cluster.leader()._roll.version > 4)
+        wait_for(lambda: member_of(cluster.leader()).consensus.roll.version > 4)
         cluster.close_all()
         _, file = recovered(cluster, 1, 2)
         (first,) = file.nodes
@@ -64,7 +66,11 @@ def test_it_takes_calls_as_a_member_and_keeps_its_word(tmp_path: Path, monkeypat
         new.wait_hurried(lambda: leads(node))
         assert ask_retried(lambda: node, "bump", key="b", id=1, amount=1) is not None
         assert counters(node) == {1: 6}
-        wait_for(lambda: node._roll.stated[first].incarnation == node._network.book.me.incarnation)
+        wait_for(
+            lambda: (
+                member_of(node).consensus.roll.stated[first].incarnation == member_of(node).consensus.network.book.me.incarnation
+            )
+        )
         new.close(first)
         node = new.join(first)
         new.wait_hurried(lambda: leads(node))

@@ -1,6 +1,6 @@
 """One member of a simulated cluster: everything between the log and the sites is the product's own.
 
-One rule: it is wired as `cmdlog.member.member_node` wires it; disk, clock, network and sites are the world's.
+One rule: it is wired as `cmdlog.member.member` wires it; disk, clock, network and sites are the world's.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.log_reserve import LogReserve
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import Place, restore_groups
+from cmdlog.member.consensus import terms_of_states
 from cmdlog.member.entry_reader import EntryRequest, read_entries
-from cmdlog.member.leadership import Leadership, Standing
 from cmdlog.member.leading.commit_checks import CommitChecks
 from cmdlog.member.leading.leader_steps import LeaderSteps
+from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.member.leading.leadership_events import LeadershipEvents
 from cmdlog.member.leading.leadership_transfer import LeadershipTransfer
+from cmdlog.member.leading.takeover import take_over
 from cmdlog.member.member_code import MemberCode
-from cmdlog.member.member_start import make_genesis, terms_of_states
+from cmdlog.member.member_start import make_genesis
 from cmdlog.member.peer_events import LOOK_TICKS
 from cmdlog.member.read_rounds import ReadRounds
 from cmdlog.member.sequenced_machine import SequencedMachine
-from cmdlog.member.takeover import take_over
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
@@ -179,7 +180,7 @@ class SimMember:
             leave_out=self._leave_out,
         )  # fmt: skip
         self.keys = make_owners(SETTINGS, self._boot_clock)
-        self.router = Router(SETTINGS, self.sequencer, self.keys, self.sequencer.meter, dict)
+        self.router = Router(SETTINGS, self.sequencer, self.keys, self.sequencer.meter, SimpleNamespace(routes={}))
         places = {partition: Place(state.index, state.term) for partition, state in machine.states.items()}
         groups, blocks = restore_groups(
             node, source_of(self.log), recovered, places, settings=RAFT, rng=random.Random(world.rng.random())
@@ -196,26 +197,25 @@ class SimMember:
         self.sequenced.agree, self.sequenced.let_go_free = partial(world.agree, node), set()
         self.sequenced.learn_code(1)
         self.fitness = LeaderFitness(NodeId(node))
-        self.leadership = Leadership(NodeId(node), self.fitness, self._ask_driver, lambda: self.events)
         self.driver = Replication(
-            groups, self.sequenced, self.leadership, send=self._send, kick=self._kick, marks=self.marks, states=recovered,
+            groups, self.sequenced, send=self._send, kick=self._kick, marks=self.marks, states=recovered,
             entry_blocks=blocks,
         )  # fmt: skip
+        self.transfer = LeadershipTransfer(
+            self.driver, self.fitness, drained=lambda: self.sequencer.replicated.idle, send=self._send,
+            peers=lambda: [NodeId(other) for other in world.peers_of(node)],
+        )  # fmt: skip
+        self.leadership = Leadership(NodeId(node), self.fitness, LeadershipEvents(
+            NodeId(node), lambda number: f"node {number}", self.sequenced, self.sequencer, self.marks,
+            take_over=lambda terms: self.takeovers.append(take_over(self.steps, terms)), transfer=self.transfer,
+        ))  # fmt: skip
+        self.driver.watch(self.leadership)
         self.steps = StepsOfLists(
             self.driver, self.sequenced, self.leadership, self.sequencer, self.keys, code=cast(MemberCode, ONE_CODE),
             directory="", missing=self.missing_members,
         )  # fmt: skip
         self.steps.listed = machine.states
         self.reads = ReadRounds(self.driver, self.sequenced, reads_max=10_000)
-        self.transfer = LeadershipTransfer(
-            self.driver, self.fitness, drained=lambda: self.sequencer.replicated.idle, send=self._send,
-            peers=lambda: [NodeId(other) for other in world.peers_of(node)],
-        )  # fmt: skip
-        self.events = LeadershipEvents(
-            lambda number: f"node {number}", self.leadership, self.sequenced, self.sequencer, self.marks,
-            take_over=lambda terms: self.takeovers.append(take_over(self.steps, terms)), end_offer=self.transfer.end_offer,
-            offered_to=lambda: self.transfer.target,
-        )  # fmt: skip
         self.commits = CommitChecks(self.driver, self.leadership, self.fitness, self.sequencer.replicated)
         self.look_ticks = 0
         self.join_cluster()
@@ -254,8 +254,9 @@ class SimMember:
     def join_cluster(self) -> None:
         """What keeps the cluster's members."""
 
-    def observe(self, index: int, record: bytes) -> None:
-        """An entry of the cluster group is committed."""
+    def observe(self, index: int, record: bytes) -> int:
+        """An entry of the cluster group is committed; the version of the code."""
+        return 1
 
     def missing_members(self) -> list[ClusterMember]:
         """What a new leader states of the first members."""
@@ -277,7 +278,7 @@ class SimMember:
         for _ in range(ticks):
             self.driver.tick()
         self.reads.tick(ticks)
-        self.events.name_leader(ticks=ticks)
+        self.leadership.note_ticks(ticks)
         for _ in range(ticks):
             self.transfer.note_tick()
         self.look_ticks += ticks
@@ -352,7 +353,7 @@ class SimMember:
         """It takes calls."""
         return self.leadership.standing is Standing.LEADING
 
-    # -- calls, as `MemberNode.call` -------------------------------------------------------------------------------------
+    # -- calls, as `Node.call` -------------------------------------------------------------------------------------
 
     def call(self, route: Route, params: list[Any], key: bytes, done: Done) -> None:
         """Raises: CallRefused."""
@@ -372,7 +373,7 @@ class SimMember:
     def _boot_clock(self) -> float:
         return self.world.now_s - self.began_s + 1.0
 
-    # -- what the parts ask for, as `MemberNode` answers it --------------------------------------------------------------
+    # -- what the parts ask for, as `Node` answers it --------------------------------------------------------------
 
     def _kick(self) -> None:
         self.kicked = True
@@ -384,9 +385,6 @@ class SimMember:
             messages: list[tuple[int, Message | Bundle]] = [*parcel.messages]
             messages += [(CLUSTER_GROUP, bundle) for bundle in parcel.bundles]
             self.world.post(self.node, int(parcel.receiver), messages)
-
-    def _ask_driver(self, request: Callable[[Any], Any]) -> Any:
-        return self.driver.ask_groups(request)
 
     def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """`cmdlog.node.site_events.Replica`."""

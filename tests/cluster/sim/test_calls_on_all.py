@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from cmdlog.member.leadership import Standing
+from cmdlog.member.leading.leadership import Standing
 from cmdlog.raft import RaftCore
 from cmdlog.wal.skips import VOID
 from tests.cluster.lists_app import list_names

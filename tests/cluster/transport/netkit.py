@@ -136,8 +136,8 @@ def make_node(
     """A started network; the caller stops it."""
     book = open_book(folder / f"node-{node}", identity or identity_of(node))
     handler = Recorder()
-    network = PeerNetwork(book, secret, handler, endpoint or Endpoint(), settings)
-    network.start()
+    network = PeerNetwork(book, secret, endpoint or Endpoint(), settings)
+    network.start(handler)
     return NetNode(network, handler, book)
 
 

@@ -238,7 +238,8 @@ class StoppedNetwork:
 
     def __init__(self, folder: Path) -> None:
         self.book, self.handler, self.clock = open_book(folder, identity_of(1)), Recorder(), Clock()
-        self.network = PeerNetwork(self.book, SECRET, self.handler, Endpoint())
+        self.network = PeerNetwork(self.book, SECRET, Endpoint())
+        self.network._handlers.append(self.handler)
         self.network._ticker = Ticker(0.5, self.network._give_ticks, now=self.clock)
         self.book.acquaint(PEER, ProcessStart(1, b"process2"))
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from cmdlog.member.member_node import MemberNode
 from cmdlog.member.rejoin import life_end
 from cmdlog.member.rejoin.life_end import CopyNeeded
 from cmdlog.member.rejoin.quarantine_folder import list_quarantine
 from cmdlog.member.rejoin.tombstone import MemberRemoved
 from cmdlog.node.assembly import MACHINE
+from cmdlog.node.node import Node
 from cmdlog.wal.errors import Wedged
-from tests.member.members import Members, ask_retried, members
+from tests.member.members import Members, ask_retried, member_of, members
 from tests.node.rig import when_there_is_room
 from tests.waiting import wait_for
 
@@ -39,7 +39,7 @@ def bump_all(cluster: Members, first: int, last: int) -> None:
         ask_retried(cluster.leader, "bump", key=f"k{number}", id=number % 16, amount=number)
 
 
-def positions(node: MemberNode) -> list[tuple[int, int]]:
+def positions(node: Node) -> list[tuple[int, int]]:
     """What each partition has committed, and run."""
     return [(part["committed"], part["applied"]) for part in node.status()["partitions"].values()]
 
@@ -47,7 +47,7 @@ def positions(node: MemberNode) -> list[tuple[int, int]]:
 def is_level(cluster: Members) -> bool:
     """Every node has committed and run the same, and every one votes."""
     found = [positions(node) for node in cluster.nodes.values()]
-    rows = [row for node in cluster.nodes.values() for row in node.membership.members()["members"]]
+    rows = [row for node in cluster.nodes.values() for row in member_of(node).membership.members()["members"]]
     return all(of == found[0] for of in found) and {row["seat"] for row in rows} == {"voter"} and _stages(rows) == {"member"}
 
 
@@ -63,7 +63,7 @@ def test_emptied_node_is_copied_and_votes_again(three: Members, tmp_path: Path) 
     three.close(node)
     shutil.rmtree(tmp_path / f"n{node}")
     bump_all(three, 20, 40)
-    leader.membership.request("replace", node)
+    member_of(leader).membership.request("replace", node)
     three.join(node)
     wait_for(lambda: is_level(three), why=three.told)
     bump_all(three, 40, 50)
@@ -78,7 +78,7 @@ def test_copied_node_keeps_what_was_promised_of_it(tmp_path: Path, monkeypatch: 
         node = a_follower(made)
         made.close(node)
         shutil.rmtree(tmp_path / f"n{node}")
-        made.leader().membership.request("replace", node)
+        member_of(made.leader()).membership.request("replace", node)
         made.join(node)
         wait_for(lambda: is_level(made), why=made.told)
         reach = made.nodes[node].status()["archive"]
@@ -147,7 +147,7 @@ def leave_behind(three: Members) -> None:
 def test_removed_node_ends_and_never_starts_again(three: Members) -> None:
     """Also when it was away while it was removed."""
     node = a_follower(three)
-    three.leader().membership.request("remove", node)
+    member_of(three.leader()).membership.request("remove", node)
     removed = three.nodes[node]
     three.wait_hurried(lambda: isinstance(removed.error, MemberRemoved))  # it asks once it has heard no leader for a while
     three.close(node)

@@ -34,7 +34,7 @@ class Running:
         self.connected = {of.node for of in self.roll.members} - {RECIPIENT}
         self.life = LifeEnd(
             ground_of(directory, offer.cluster, *sources), LIFE, self.roll, self._fail,
-            is_led=lambda: self.led, stuck_at=lambda: self.stuck[0], can_write=lambda: self.can_write,
+            can_write=lambda: self.can_write,
             connected=lambda: self.connected,
         )  # fmt: skip
 
@@ -42,6 +42,9 @@ class Running:
         """The cluster has another node, and states this of it."""
         third = ClusterMember(3, b"life-six", "127.0.0.1:9", "http://127.0.0.1:9", stage)
         self.roll.observe(1, encode_json(RecordKind.MEMBER, third.to_json(), partition=CLUSTER_GROUP, term=1, index=1))
+
+    def note_ticks(self, ticks: int) -> None:
+        self.life.note_ticks(ticks, is_led=self.led, stuck_at=self.stuck[0])
 
     def _fail(self, error: BaseException) -> None:
         """What follows from the end is on disk already."""
@@ -110,10 +113,10 @@ def test_node_without_a_leader_asks_the_others(offer: OfferedCopy, tmp_path: Pat
     source = ScriptedSource(offer)
     source.standing = lambda _wish: standing_of(source, stated(offer, MemberStage.REMOVED, LIFE))
     node = Running(tmp_path, offer, source)
-    node.life.note_ticks(10 * ASK_TICKS)
+    node.note_ticks(10 * ASK_TICKS)
     assert source.wishes == []
     node.led = False
-    node.life.note_ticks(ASK_TICKS)
+    node.note_ticks(ASK_TICKS)
     wait_for(lambda: node.failures)
     assert [wish.reason for wish in source.wishes] == [""]
 
@@ -125,7 +128,7 @@ def test_node_that_has_not_begun_is_not_believed(offer: OfferedCopy, tmp_path: P
     node = Running(tmp_path, offer, source)
     node.led = False
     for _ in range(2):
-        node.life.note_ticks(ASK_TICKS)
+        node.note_ticks(ASK_TICKS)
         wait_for(lambda: source.wishes)
     assert node.failures == []
 
@@ -135,16 +138,16 @@ def test_node_whose_full_log_moves_not_at_all_is_copied(offer: OfferedCopy, tmp_
     node = Running(tmp_path, offer)
     for at in ({0: 7}, {0: 8}, None, {0: 8}):
         node.stuck[0] = at
-        node.life.note_ticks(STUCK_TICKS)
+        node.note_ticks(STUCK_TICKS)
     node.led = False
-    node.life.note_ticks(2 * STUCK_TICKS)
+    node.note_ticks(2 * STUCK_TICKS)
     node.led, node.can_write = True, False  # a copy would find no room either
-    node.life.note_ticks(2 * STUCK_TICKS)
+    node.note_ticks(2 * STUCK_TICKS)
     node.can_write = True
-    node.life.note_ticks(STUCK_TICKS)
-    node.life.note_ticks(STUCK_TICKS)
+    node.note_ticks(STUCK_TICKS)
+    node.note_ticks(STUCK_TICKS)
     assert node.failures == [], "those of a lower number go first"
-    node.life.note_ticks(STAGGER_TICKS)
+    node.note_ticks(STAGGER_TICKS)
     assert node.reason() is RejoinReason.TOO_FAR_BACK
 
 
@@ -154,12 +157,12 @@ def test_node_whose_vote_is_needed_does_not_leave(offer: OfferedCopy, tmp_path: 
     node.stuck[0] = {0: 8}
     node.connected.remove(3)
     for _ in range(3):
-        node.life.note_ticks(10 * STUCK_TICKS)
+        node.note_ticks(10 * STUCK_TICKS)
     assert node.failures == []
     node.connected.add(3)
     node.state_third(MemberStage.ADMITTED)
-    node.life.note_ticks(1)
+    node.note_ticks(1)
     assert node.failures == []
     node.state_third(MemberStage.MEMBER)
-    node.life.note_ticks(1)
+    node.note_ticks(1)
     assert node.reason() is RejoinReason.TOO_FAR_BACK

@@ -12,10 +12,9 @@ from structlog.testing import capture_logs
 from cmdlog.member.member_ground import MemberGround
 from cmdlog.member.member_start import ensure_member
 from cmdlog.member.rejoin import member_opening
-from cmdlog.member.rejoin.member_opening import after_copy, is_damage, open_whole, prepare_directory, wish_copy
+from cmdlog.member.rejoin.member_opening import is_damage, open_own, open_whole, prepare_directory, rejoin_ground, wish_copy
 from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason
 from cmdlog.member.rejoin.tombstone import MemberRemoved, MemberTombstone, read_tombstone, write_tombstone
-from cmdlog.node.assembly import MACHINE, Outside
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import Corrupt, DiskFull, Foreign
 from cmdlog.wal.format.cluster_record import MemberStage
@@ -157,12 +156,10 @@ def test_directory_of_another_node_or_cluster_is_refused(tmp_path: Path, node: i
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     file = dataclasses.replace(cluster, cluster_id=bytes(16)) if other_cluster else cluster
 
-    @after_copy
-    def join(directory: str, member: MemberGround, *, outside: Outside = MACHINE, progress: Any = None) -> None:
-        raise AssertionError("it was opened")
-
+    opening = Opening()
     with pytest.raises(Foreign, match=match) as refused:
-        join(str(tmp_path), MemberGround(file, node, SECRET))
+        open_own(rejoin_ground(FILES, str(tmp_path), MemberGround(file, node, SECRET)), opening)
+    assert opening.opened == 0
     assert refused.value.exit_code == 11
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
@@ -186,11 +183,7 @@ def test_start_warns_of_peers_beyond_loopback_without_tls(
     secured: Any = object() if tls else None
     member = MemberGround(dataclasses.replace(cluster, members=members), 1, SECRET, place, tls=secured)
 
-    @after_copy
-    def join(directory: str, member: MemberGround, *, outside: Outside = MACHINE, progress: Any = None) -> int:
-        return len(lines)
-
     with capture_logs() as lines:
-        before_opening = join(str(tmp_path / "n1"), member)
+        before_opening = open_own(rejoin_ground(FILES, str(tmp_path / "n1"), member), lambda: len(lines))
     hosts = [line["host"] for line in lines if (line["event"], line["log_level"]) == ("not_encrypted", "warning")]
     assert (hosts, before_opening) == (warned, len(warned))

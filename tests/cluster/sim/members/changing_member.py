@@ -1,20 +1,26 @@
 """One member of a simulated cluster whose members change: what every member has, and book of peers, fault log and reconciler.
 
-One rule: as `tests.cluster.sim.sim_member`; membership is wired as `cmdlog.member.member_node` wires it.
+One rule: as `tests.cluster.sim.sim_member`; membership is wired as `cmdlog.member.member` wires it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from cmdlog.cluster.membership.fault_sets import FaultSets
 from cmdlog.cluster.membership.member_requests import MemberRequest
 from cmdlog.cluster.membership.operator_desk import MembershipRefused, RequestKind
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.cluster.transport.peer_transport import Address
+from cmdlog.member.consensus import Consensus
+from cmdlog.member.entry_reader import EntryReader
+from cmdlog.member.leading.leading import Leading
+from cmdlog.member.member_ground import MemberGround
 from cmdlog.member.member_roll import MemberRoll
-from cmdlog.member.membership.membership_parts import MembershipGround, MembershipParts
+from cmdlog.member.membership.membership import Membership
 from cmdlog.member.rejoin.rejoin_record import RejoinReason
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import SnapshotDescriptor
@@ -52,10 +58,13 @@ class ChangingMember(SimMember):
         with undisturbed(files):
             self.book = PeerBook.open(files, directory, identity)
             self.fault_log = FaultLog.open(files, directory, identity)
+            self.faults = FaultSets(self.fault_log, identity.cluster_id, lambda _record: None)
             for other in range(1, self._world.first + 1) if not recovered.state(CLUSTER_GROUP).members else ():
                 if other != self.node and NodeId(other) not in self.book.records:
                     self.book.pin(Peer(NodeId(other), b"life%04d" % other))  # all have met before anybody votes
             self.roll = MemberRoll(recovered, self._world.cluster_file)
+            if self.roll.faults is not None:
+                self.faults.adopt_set(self.roll.faults)
         self.stamp = self.book.me, self.book.start
 
     def missing_members(self) -> list[ClusterMember]:
@@ -82,18 +91,21 @@ class ChangingMember(SimMember):
         return True
 
     def join_cluster(self) -> None:
-        self.network = _Network(self.book)
-        self.membership = MembershipParts(MembershipGround(
-            self.roll, cast(PeerNetwork, self.network), self.groups, self.driver, self.sequenced, self.leadership,
-            self.fitness, self.marks, self.transfer, self.fault_log, lambda _record: None, self._failed, FAILURE_S, TICK_S,
-        ))  # fmt: skip
+        consensus = Consensus(
+            ground=cast(MemberGround, SimpleNamespace(node=self.node, tick_s=TICK_S)), roll=self.roll, marks=self.marks,
+            network=cast(PeerNetwork, _Network(self.book)), reader=cast(EntryReader, None), machine=self.sequenced,
+            driver=self.driver, fitness=self.fitness,
+        )  # fmt: skip
+        leading = cast(Leading, SimpleNamespace(leadership=self.leadership, transfer=self.transfer))
+        self.membership = Membership(consensus, leading, self.faults, failed=self._failed, failure_s=FAILURE_S)
 
-    def observe(self, index: int, record: bytes) -> None:
+    def observe(self, index: int, record: bytes) -> int:
         if record[4] in (RecordKind.MEMBER, RecordKind.FAULTS):
             self._world.note_decision(record)
         with undisturbed(self.machine.files):
-            self.membership.observe(record)
+            self.faults.observe(record)
         self.roll.observe(index, record)
+        return super().observe(index, record)
 
     def request(self, kind: RequestKind, node: int, *, base: int | None = None, force: bool = False) -> bool:
         """An operator's request, without the wait for its entry; whether it begins something."""

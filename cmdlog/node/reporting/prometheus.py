@@ -3,7 +3,8 @@
 One rule: nothing is counted here. A scrape reads the meters and gauges of the node as they are, in a registry of its own, and
 adds no label that a caller can choose: procedures are those of the catalog, routes those of the route table, anything else is "".
 
-`python -m cmdlog.node.prometheus` prints METRICS.md, the same table for people; a test holds both to what a scrape returns.
+`python -m cmdlog.node.reporting.prometheus` prints METRICS.md, the same table for people; a test holds both to what a scrape
+returns.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from cmdlog.node.reporting.status import StatusOverview, fill_of, held_by
 from cmdlog.node.scrub.file_scan import ScrubKind
-from cmdlog.node.status import StatusOverview, fill_of, held_by
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS, cluster_samples
 from cmdlog.node.telemetry.metric_rows import MetricRow, Samples, counter_row, gauge_row, times_row
 from cmdlog.node.telemetry.request_stats import RequestStats
@@ -344,7 +345,8 @@ def document() -> str:
         "# Metrics",
         "",
         "`GET /metrics` (role `read`), in Prometheus' text format, or OpenMetrics when the Accept header asks for it. Counters",
-        "begin at zero with the process. Made by `python -m cmdlog.node.prometheus`; a test holds it to what a scrape returns.",
+        "begin at zero with the process. Made by `python -m cmdlog.node.reporting.prometheus`; a test holds it to what a scrape",
+        "returns.",
         "",
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",

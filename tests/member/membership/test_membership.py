@@ -10,8 +10,8 @@ import pytest
 
 from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal
 from cmdlog.cluster.membership.operator_desk import MembershipRefused, RefusedBecause
-from cmdlog.member.member_node import MemberNode
-from tests.member.members import Members, leads, members, number_of
+from cmdlog.node.node import Node
+from tests.member.members import Members, leads, member_of, members, number_of
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # sites and sockets
@@ -25,24 +25,26 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
     """Three nodes that run; a silent one soon loses its vote."""
     with members(tmp_path, monkeypatch, count=3, failure_after_s=SILENCE_S) as made:
         made.join_all()
-        wait_for(lambda: all(set(node._roll.stated) == {1, 2, 3} for node in made.nodes.values()), why=made.told)
+        wait_for(
+            lambda: all(set(member_of(node).consensus.roll.stated) == {1, 2, 3} for node in made.nodes.values()), why=made.told
+        )
         yield made
 
 
-def seat(node: MemberNode, other: int) -> str:
+def seat(node: Node, other: int) -> str:
     """What the node knows of another one's seat."""
-    return str(next(row["seat"] for row in node.membership.members()["members"] if row["node"] == other))
+    return str(next(row["seat"] for row in member_of(node).membership.members()["members"] if row["node"] == other))
 
 
-def state(node: MemberNode, other: int) -> str:
+def state(node: Node, other: int) -> str:
     """How far it has come, as the node knows."""
-    return str(next((row["state"] for row in node.membership.members()["members"] if row["node"] == other), ""))
+    return str(next((row["state"] for row in member_of(node).membership.members()["members"] if row["node"] == other), ""))
 
 
-def refusal(node: MemberNode, *arguments: Any, **options: Any) -> RefusedBecause:
+def refusal(node: Node, *arguments: Any, **options: Any) -> RefusedBecause:
     """Why the request is refused."""
     with pytest.raises(MembershipRefused) as caught:
-        node.membership.request(*arguments, **options)
+        member_of(node).membership.request(*arguments, **options)
     return caught.value.code
 
 
@@ -50,14 +52,14 @@ def test_a_removed_node_leaves_every_group_and_stays_stated(three: Members) -> N
     """Learned by all from the log; a repetition is no error, a request for an older state is refused."""
     leader = three.leader()
     gone = number_of(three.followers()[0])
-    version = leader.membership.members()["version"]
+    version = member_of(leader).membership.members()["version"]
     assert refusal(leader, "remove", gone, base=version - 1) is RefusedBecause.STALE_BASE
-    planned = leader.membership.request("remove", gone, plan=True)
+    planned = member_of(leader).membership.request("remove", gone, plan=True)
     assert [stage["survives"] for stage in planned["plan"]["stages"]] == [1, 0]
-    begun = leader.membership.request("remove", gone, base=version)
+    begun = member_of(leader).membership.request("remove", gone, base=version)
     assert (begun["already"], begun["state"]) == (False, "leaving")
     wait_for(lambda: (state(leader, gone), seat(leader, gone)) == ("removed", ""), why=three.told)
-    assert leader.membership.request("remove", gone)["already"]
+    assert member_of(leader).membership.request("remove", gone)["already"]
     other = next(node for number, node in three.nodes.items() if number != gone and not leads(node))
     wait_for(lambda: state(other, gone) == "removed", why=three.told)
     assert refusal(other, "remove", gone) is RefusedBecause.NOT_LEADING
@@ -68,11 +70,11 @@ def test_leadership_is_given_on_request_and_by_a_leader_that_leaves(three: Membe
     first = three.leader()
     second = number_of(three.followers()[0])
     assert refusal(first, "transfer", 9) is RefusedBecause.UNKNOWN_NODE
-    assert first.membership.request("transfer", second)["plan"]["refusal"] is None
+    assert member_of(first).membership.request("transfer", second)["plan"]["refusal"] is None
     leader = wait_for(lambda: next((node for node in three.nodes.values() if leads(node) and number_of(node) == second), None))
     assert leader is not None
-    assert leader.membership.request("transfer", second)["already"]
-    leader.membership.request("remove", second)
+    assert member_of(leader).membership.request("transfer", second)["already"]
+    member_of(leader).membership.request("remove", second)
     third = wait_for(lambda: next((n for n in three.nodes.values() if leads(n) and number_of(n) != second), None), why=three.told)
     assert third is not None
     wait_for(lambda: state(third, second) == "removed", why=three.told)
@@ -82,31 +84,31 @@ def test_a_disk_joins_where_it_is_expected_and_nowhere_else(three: Members) -> N
     """By the place that an operator has prepared; as a learner in every group it is admitted, with the places."""
     leader = three.leader()
     wish = CopyWish(4, b"new disk", b"", "it is new", PEER, CLIENT)
-    assert leader.membership.take_wish(wish).refusal is WishRefusal.NOT_EXPECTED
+    assert member_of(leader).membership.take_wish(wish).refusal is WishRefusal.NOT_EXPECTED
     assert refusal(leader, "add", 4) is RefusedBecause.BAD_REQUEST
-    assert leader.membership.request("add", 4, peer=PEER, client=CLIENT)["state"] == "expected"
-    assert leader.membership.request("add", 4, peer=PEER, client=CLIENT)["already"]
+    assert member_of(leader).membership.request("add", 4, peer=PEER, client=CLIENT)["state"] == "expected"
+    assert member_of(leader).membership.request("add", 4, peer=PEER, client=CLIENT)["already"]
     follower = three.followers()[0]
-    assert follower.membership.take_wish(wish).refusal is WishRefusal.NOT_LEADING
-    leader.membership.take_wish(wish)
+    assert member_of(follower).membership.take_wish(wish).refusal is WishRefusal.NOT_LEADING
+    member_of(leader).membership.take_wish(wish)
 
     def admitted() -> bool:
-        member = leader.membership.take_wish(wish).member
+        member = member_of(leader).membership.take_wish(wish).member
         return member is not None and set(member.admitted) == {0, 1, 1022}
 
     wait_for(admitted, why=three.told)
     assert seat(leader, 4) == "learner"
-    assert leader.membership.members()["operation"] == {"node": 4, "state": "admitted"}
+    assert member_of(leader).membership.members()["operation"] == {"node": 4, "state": "admitted"}
     other = CopyWish(4, b"another1", b"", "it is new", PEER, CLIENT)
 
-    def leader_refuses(call: Callable[[MemberNode], Any], wanted: Any) -> None:  # another may lead by now
+    def leader_refuses(call: Callable[[Node], Any], wanted: Any) -> None:  # another may lead by now
         wait_for(lambda: call(three.leader()) is wanted, why=three.told)
 
     leader_refuses(lambda node: refusal(node, "remove", number_of(three.followers()[0])), RefusedBecause.OPERATION_UNDER_WAY)
-    leader_refuses(lambda node: node.membership.take_wish(other).refusal, WishRefusal.REPLACE_NEEDED)
-    three.leader().membership.request("remove", 4)
+    leader_refuses(lambda node: member_of(node).membership.take_wish(other).refusal, WishRefusal.REPLACE_NEEDED)
+    member_of(three.leader()).membership.request("remove", 4)
     wait_for(lambda: state(three.leader(), 4) == "removed", why=three.told)
-    leader_refuses(lambda node: node.membership.take_wish(wish).refusal, WishRefusal.REMOVED)
+    leader_refuses(lambda node: member_of(node).membership.take_wish(wish).refusal, WishRefusal.REMOVED)
 
 
 def test_a_disk_that_gives_up_its_life_takes_its_own_place(three: Members) -> None:
@@ -116,18 +118,18 @@ def test_a_disk_that_gives_up_its_life_takes_its_own_place(three: Members) -> No
     life = three.nodes[away]._wal.instance.identity.incarnation
     three.close(away)
     stranger = CopyWish(away, b"new disk", b"", "it is empty", "", "")
-    wait_for(lambda: leader.membership.take_wish(stranger).refusal is WishRefusal.REPLACE_NEEDED)
+    wait_for(lambda: member_of(leader).membership.take_wish(stranger).refusal is WishRefusal.REPLACE_NEEDED)
     wish = CopyWish(away, b"new disk", life, "its log is damaged", "", "")
-    leader.membership.take_wish(wish)
+    member_of(leader).membership.take_wish(wish)
 
     def admitted() -> bool:
-        member = leader.membership.take_wish(wish).member
+        member = member_of(leader).membership.take_wish(wish).member
         return member is not None and member.incarnation == wish.incarnation and bool(member.admitted)
 
     wait_for(admitted, why=three.told)
-    member = leader.membership.take_wish(wish).member
+    member = member_of(leader).membership.take_wish(wish).member
     assert member is not None
     assert member.former == (life,)
-    assert leader.membership.members()["failed"]["nodes"] == [away]
-    wait_for(lambda: leader._network.book.records[away].incarnation == wish.incarnation)  # type: ignore[index]
-    assert leader._network.book.records[away].former == (life,)  # type: ignore[index]
+    assert member_of(leader).membership.members()["failed"]["nodes"] == [away]
+    wait_for(lambda: member_of(leader).consensus.network.book.records[away].incarnation == wish.incarnation)  # type: ignore[index]
+    assert member_of(leader).consensus.network.book.records[away].former == (life,)  # type: ignore[index]

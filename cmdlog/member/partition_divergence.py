@@ -12,7 +12,6 @@ from typing import Final
 import structlog
 
 from cmdlog.cluster.executed_marks import ExecutedMarks
-from cmdlog.member.leading.leader_parts import LeaderParts
 from cmdlog.node.site_events import SiteEvents
 from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 
@@ -28,11 +27,9 @@ log = structlog.get_logger("cmdlog.cluster")
 class Divergences:
     """Under the driver's lock."""
 
-    def __init__(
-        self, file: DivergenceFile, desk: SiteEvents, *, describe: Callable[[int, int], str], leading: Callable[[], LeaderParts]
-    ) -> None:
-        """`describe` names an entry of a partition with its calls; `leading` gives the parts that are to look whether to lead."""
-        self._file, self._desk, self._describe, self._leading = file, desk, describe, leading
+    def __init__(self, file: DivergenceFile, desk: SiteEvents, *, describe: Callable[[int, int], str]) -> None:
+        """`describe` names an entry of a partition with its calls."""
+        self._file, self._desk, self._describe = file, desk, describe
 
     def restore_divergences(self, marks: ExecutedMarks) -> None:
         """What was known before the start."""
@@ -47,7 +44,6 @@ class Divergences:
         self._file.add_divergence(partition, PartitionDivergence(index, f"{why}; {COMPARE}"))
         log.error("replica_diverged", partition=partition, index=index, reason=why, remedy=COMPARE)
         self._desk.begin_divergence(partition, f"{why}; {COMPARE}")
-        self._leading().look_at_fitness()
 
     def begin_contradiction(self, partition: int, index: int) -> None:
         """The leader has not what is committed here at that index: a disk went back, here or of those that elected it."""
@@ -55,11 +51,9 @@ class Divergences:
         self._file.add_divergence(partition, PartitionDivergence(index, f"{why}; {KEEP}"))
         log.error("history_diverged", partition=partition, index=index, reason=why, remedy=KEEP)
         self._desk.begin_divergence(partition, f"{why}; {KEEP}")
-        self._leading().look_at_fitness()
 
     def end_divergence(self, partition: int, index: int) -> None:
         """A majority had the same digest: it is the leader that diverged."""
         self._file.remove_divergence(partition)
         log.warning("leader_diverged", partition=partition, index=index)
         self._desk.end_divergence(partition)
-        self._leading().look_at_fitness()

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from cmdlog.member.member import ANCHOR
 from cmdlog.member.member_ground import MemberState
-from cmdlog.member.member_node import ANCHOR, MemberNode
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.boot import OtherApplication
+from cmdlog.node.node import Node
 from cmdlog.node.outcome import NotLeading, NotReady
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Campaign, VoteRequest
@@ -20,7 +21,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId, Term
 from cmdlog.wal.log import Log
 from procedures.samples.bank import db as bank
 from snapshot.errors import PointRefused
-from tests.member.members import Members, a_cluster, ask_retried, leads, members, number_of
+from tests.member.members import Members, a_cluster, ask_retried, leads, member_of, members, number_of, status_of
 from tests.node.rig import ask, counters, send
 from tests.waiting import wait_for
 
@@ -52,7 +53,7 @@ def log_of(directory: Path) -> dict[int, Any]:
         log.close()
 
 
-def refusals(node: MemberNode) -> list[NotReady]:
+def refusals(node: Node) -> list[NotReady]:
     """What it answers to a call, a read and a query."""
     found = []
     for refused in (lambda: send(node, "bump", id=1, amount=1), lambda: send(node, "peek", id=1), lambda: counters(node)):
@@ -77,10 +78,10 @@ def level(cluster: Members) -> object:
 def test_calls_wait_for_a_leader(alone: Members) -> None:
     """Before it has one a node refuses calls, reads and queries by name; then it takes them."""
     node = alone.join(1, attached=False)
-    assert node.member_state.value == "configuring"
+    assert member_of(node).state.value == "configuring"
     node.attach(None)
     alone.leader()
-    assert node.member_state is MemberState.RUNNING
+    assert member_of(node).state is MemberState.RUNNING
     assert ask(node, "bump", id=1, amount=3) == 3
     assert counters(node) == {1: 3}
 
@@ -89,13 +90,13 @@ def test_node_that_has_met_nobody_neither_answers_nor_votes(tmp_path: Path, monk
     """`no_quorum`, for calls, reads and queries; ticks of any number make it no candidate, and nobody gets its vote."""
     with members(tmp_path, monkeypatch, count=3) as made:
         node = made.join(1)
-        node._events.on_tick(100)
+        member_of(node).events.on_tick(100)
         for group in (PartitionId(0), PartitionId(CLUSTER_GROUP)):
             wanted = VoteRequest(NodeId(2), NodeId(1), Term(5), Campaign.REAL, Index(9), Term(4))
-            node._events.on_messages(NodeId(2), [(group, wanted)])
+            member_of(node).events.on_messages(NodeId(2), [(group, wanted)])
         assert [refusal.code for refusal in refusals(node)] == ["no_quorum"] * 3
-        assert node.cluster_status()["leader"] is None
-        assert node.cluster_status()["state"] == "configuring"
+        assert status_of(node)["leader"] is None
+        assert status_of(node)["state"] == "configuring"
         made.close(1)
         assert {(state.term, vote) for state, vote in log_of(tmp_path / "n1").values()} == {(1, (1, None))}
 
@@ -140,7 +141,7 @@ def test_directory_that_does_not_fit_is_refused_and_freed(alone: Members) -> Non
         alone.join(1, cluster=a_cluster())
     with pytest.raises(OtherApplication):
         alone.join(2, cluster=a_cluster(2), app=bank)
-    assert alone.join_all().member_state is MemberState.RUNNING
+    assert member_of(alone.join_all()).state is MemberState.RUNNING
 
 
 def test_log_is_held_where_no_mark_calls_it_committed(alone: Members) -> None:
@@ -162,7 +163,7 @@ def test_follower_refuses_queries_and_names_the_leader(three: Members) -> None:
     ask_retried(three.leader, "bump", key="named", id=5, amount=1)
     url = f"http://node{number_of(leader)}"
 
-    def refusal(node: MemberNode) -> NotReady:
+    def refusal(node: Node) -> NotReady:
         with pytest.raises(NotReady) as told:
             counters(node)
         return told.value
@@ -178,7 +179,7 @@ def test_leader_that_is_cut_off_answers_no_read(three: Members) -> None:
     ask_retried(three.leader, "bump", key="before", id=7, amount=1)
     number = number_of(old)
     peers = {NodeId(m.node): m.peer for m in three.cluster.members if m.node != number}
-    old._network.set_peers({})
+    member_of(old).consensus.network.set_peers({})
     try:
         new = three.leader(other_than=number)
         assert ask_retried(lambda: new, "bump", key="meanwhile", id=7, amount=1) == 2
@@ -186,6 +187,6 @@ def test_leader_that_is_cut_off_answers_no_read(three: Members) -> None:
             counters(old)
         three.wait_hurried(lambda: not leads(old))
     finally:
-        old._network.set_peers(peers)
-    wait_for(lambda: old.cluster_status()["leader"] == number_of(three.leader()) != number, why=three.told)
+        member_of(old).consensus.network.set_peers(peers)
+    wait_for(lambda: status_of(old)["leader"] == number_of(three.leader()) != number, why=three.told)
     wait_for(lambda: level(three), why=three.told)

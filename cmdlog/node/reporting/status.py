@@ -14,9 +14,8 @@ from typing import Any
 from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.background.snapshotter import Snapshotter
-from cmdlog.node.boot import Boot
+from cmdlog.node.boot import Boot, ManifestFacts
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.failure_sets import Failures
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.scrub.self_checks import SelfChecks
 from cmdlog.node.sequencing.sequencer import Sequencer
@@ -60,7 +59,7 @@ class StatusOverview:
     archive: Callable[[], Mapping[str, Any]]
     checks: SelfChecks
     troubles: PartitionHealth
-    failures: Failures
+    facts: ManifestFacts
     find_stalls: Callable[[float], Sequence[SiteStall]]  # at a reading of the monotonic clock
     work: RunningWork
     wall: Callable[[], float] = time.time
@@ -108,7 +107,7 @@ class StatusOverview:
                 for p in sorted(marks)
             },
             "membership": self.boot.membership(),
-            "failure_set": self.failures.status(),
+            "failure_set": self.facts.failures.status(),
             "inflight_calls": self.sequencer.admission.inflight_calls,
             "inflight_bytes": self.sequencer.admission.inflight_bytes,
             "idempotency_keys": len(self.keys),

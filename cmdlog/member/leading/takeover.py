@@ -17,7 +17,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final, Protocol
 
 import structlog
@@ -51,18 +51,19 @@ class TakeoverSteps(Protocol):
 class Takeover:
     """Runs the steps in a thread of its own, for the newest terms alone."""
 
-    def __init__(
-        self, steps: TakeoverSteps, failed: Callable[[BaseException], None], work: RunningWork, executed: Callable[[], int]
-    ) -> None:
+    def __init__(self, failed: Callable[[BaseException], None], work: RunningWork, executed: Callable[[], int]) -> None:
         """`executed` is a number that grows as entries are executed and keys are loaded."""
-        self._steps, self._failed, self._work, self._executed = steps, failed, work, executed
+        self._failed, self._work, self._executed = failed, work, executed
         self._wanted: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
         self.step = ""  # that the take-over under way waits at; "": it works, however long a trial of new tables takes
-        self._thread = threading.Thread(target=self._run, name="cmdlog-takeover", daemon=True)
+        self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, steps: TakeoverSteps) -> None:
+        """Takes these steps from now on; a take-over that has begun before waits for that."""
+        thread = threading.Thread(target=self._run, args=(steps,), name="cmdlog-takeover", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def begin_takeover(self, terms: tuple[int, ...]) -> None:
         """All groups are led here. Any thread; does not wait."""
@@ -71,22 +72,22 @@ class Takeover:
     def stop(self) -> None:
         self._wanted.put(None)
         self._ending.set()
-        if self._thread.ident is not None:  # a node may be closed before it speaks with anybody
-            self._thread.join()
+        for thread in self._threads:  # none of a node that is closed before it speaks with another
+            thread.join()
 
-    def _run(self) -> None:
+    def _run(self, steps: TakeoverSteps) -> None:
         while (terms := self._wanted.get()) is not None:
             began = time.monotonic()
             try:
                 with self._work.track("takeover", "take-over of the cluster") as work:
-                    done = self._take_over(terms, work)
+                    done = self._take_over(take_over(steps, terms), work)
             except BaseException as error:  # noqa: BLE001 -- a node that cannot take over must not stay silent about it
                 self._failed(error)
                 return
             log.info("takeover_ended", terms=list(terms), leads=done, took_ms=round(1000 * (time.monotonic() - began), 1))
 
-    def _take_over(self, terms: tuple[int, ...], work: Work) -> bool:
-        steps, followed = take_over(self._steps, terms), Followed(self._executed)
+    def _take_over(self, steps: Iterator[str], work: Work) -> bool:
+        followed = Followed(self._executed)
         while True:
             followed.follow()
             if self.step != work.step:

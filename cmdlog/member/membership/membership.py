@@ -5,76 +5,61 @@ One rule: a committed failure set is in the fault log before anything else follo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cmdlog.cluster.copying.wishes import CopyWish, WishStanding
-from cmdlog.cluster.executed_marks import ExecutedMarks
-from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.membership.fault_sets import FaultSets
 from cmdlog.cluster.membership.member_requests import MemberRequest
 from cmdlog.cluster.membership.membership_view import UNDER_WAY
 from cmdlog.cluster.membership.operator_desk import RequestKind
 from cmdlog.cluster.membership.reconciler import Reconciler, ReconcilerGround
-from cmdlog.cluster.replication import Replication
-from cmdlog.cluster.transport.peer_network import PeerNetwork
-from cmdlog.member.leadership import Leadership, Standing
-from cmdlog.member.leading.leadership_transfer import LeadershipTransfer
-from cmdlog.member.lost_majority.left_behind import members_left_behind
-from cmdlog.member.member_roll import MemberRoll
+from cmdlog.member.consensus import Consensus
+from cmdlog.member.leading.leadership import Standing
+from cmdlog.member.leading.leading import Leading
 from cmdlog.member.membership.roll_follower import RollFollower
-from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.raft.roles.membership import forget_acknowledgements
-from cmdlog.wal.errors import WalError
-from cmdlog.wal.fault_log import FaultLog, FaultRecord
-from cmdlog.wal.format.cluster_record import ClusterMember, FaultSet
-from cmdlog.wal.format.record import RecordKind, decode_record, peek_record
+from cmdlog.wal.fault_log import FaultRecord
+from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipGround:
-    """What it is built on."""
-
-    roll: MemberRoll
-    network: PeerNetwork
-    groups: RaftGroups  # under the driver's lock
-    driver: Replication
-    machine: SequencedMachine
-    leadership: Leadership
-    fitness: LeaderFitness
-    marks: ExecutedMarks
-    transfer: LeadershipTransfer
-    faults: FaultLog
-    faults_changed: Callable[[FaultRecord], None]  # a new failure set is durable; under the driver's lock
-    failed: Callable[[BaseException], None]  # ends this node
-    failure_s: float
-    tick_s: float
-
-
-class MembershipParts:
+class Membership:
     """`cmdlog.cluster.membership.operator_desk.MemberDesk`, and what every member does. Any thread."""
 
-    def __init__(self, of: MembershipGround) -> None:
-        """Brings fault log and book of peers to what the log says; blocking, before the network starts. Raises: WalError."""
-        self._of, self._driver, self._roll = of, of.driver, of.roll
-        book = of.network.book
-        self._faults = FaultSets(of.faults, book.identity.cluster_id, of.faults_changed)
-        if of.roll.faults is not None:
-            self._faults.adopt_set(of.roll.faults)
-        self._follower = RollFollower(of.roll, book, of.network, forget=self._forget_life, failed=of.failed)
+    def __init__(
+        self,
+        consensus: Consensus,
+        leading: Leading,
+        faults: FaultSets,
+        *,
+        failed: Callable[[BaseException], None],
+        failure_s: float,
+    ) -> None:
+        """Brings the book of peers to what the log says; blocking, before the network starts. `failed` ends this node; a node
+        that is silent for `failure_s` is given up, 0: never. Raises: WalError."""
+        self._consensus, self._leadership, self._faults = consensus, leading.leadership, faults
+        self._driver, self._roll = driver, roll = consensus.driver, consensus.roll
+        network = consensus.network
+        self._follower = RollFollower(roll, network.book, network, forget=self._forget_life, failed=failed)
+        leadership = leading.leadership
         self._reconciler = Reconciler(ReconcilerGround(
-            of.driver, of.groups, of.roll, self._faults, of.fitness, lambda: of.leadership.standing is Standing.LEADING,
-            lambda: of.roll.url_of(of.leadership.leader), self.missing_members, self._follower.pinned, of.machine.state,
-            of.transfer.give_leadership, _silence_ticks(of),
+            driver=driver, groups=driver.groups, roll=roll, faults=faults, fitness=consensus.fitness,
+            leads=lambda: leadership.standing is Standing.LEADING, leader_url=lambda: roll.url_of(leadership.leader),
+            unstated=consensus.missing_members, pinned=self._follower.pinned, state=consensus.machine.state,
+            give_leadership=leading.transfer.give_leadership, failure_ticks=self._silence_ticks(failure_s),
         ))  # fmt: skip
+
+    def _silence_ticks(self, failure_s: float) -> int:
+        """A node that is given up sooner than a leader that is not heard would lose its vote to a pause that costs no
+        election."""
+        settings, tick_s = self._driver.groups.cores[CLUSTER_GROUP].settings, self._consensus.ground.tick_s
+        return max(round(failure_s / tick_s), 2 * settings.election_ticks) if failure_s else 0
 
     def _forget_life(self, node: int) -> None:
         """Another life of the node's disk is committed; under the driver's lock."""
-        for core in self._of.groups.cores.values():
+        for core in self._driver.groups.cores.values():
             forget_acknowledgements(core, NodeId(node))
 
     def start(self) -> None:
@@ -88,31 +73,14 @@ class MembershipParts:
     def note_ticks(self, ticks: int) -> None:
         """So many ticks have passed."""
         with self._driver.lock:
-            cluster = self._of.groups.cores.get(CLUSTER_GROUP)
+            cluster = self._driver.groups.cores.get(CLUSTER_GROUP)
             if cluster is not None:
-                self._of.marks.set_voters(len(cluster.configuration.voters))
+                self._consensus.marks.set_voters(len(cluster.configuration.voters))
         self._reconciler.note_ticks(ticks)
 
     def hears(self, peer: int) -> bool:
         """Whether messages of this peer are taken; under the driver's lock."""
         return self._follower.hears(peer)
-
-    def observe(self, record: bytes) -> None:
-        """An entry of the cluster group is committed, and nobody has acted on it yet. Raises: WalError; the node has failed."""
-        if peek_record(record).kind is RecordKind.FAULTS:
-            try:
-                self._faults.adopt_set(FaultSet.from_record(decode_record(record)))
-            except WalError as error:
-                self._driver.failed(error)
-                raise
-
-    def missing_members(self) -> list[ClusterMember]:
-        """What the log lacks of the members: first ones that this node has met, and those that a forced recovery left behind."""
-        book = self._of.network.book
-        met = {int(node): record.incarnation for node, record in book.records.items()}
-        missing = self._roll.missing_members({**met, int(book.me.node): book.me.incarnation})
-        configuration = self._driver.ask(CLUSTER_GROUP, lambda core: core.configuration)
-        return members_left_behind(self._roll.stated, missing, configuration)
 
     # -- cmdlog.cluster.membership.operator_desk.MemberDesk ----------------------------------------------------------------------
 
@@ -142,19 +110,24 @@ class MembershipParts:
             under_way = [of for of in roll.stated.values() if of.stage in UNDER_WAY]
             return {
                 "version": roll.version,
-                "leader": self._of.leadership.leader,
+                "leader": self._leadership.leader,
                 "operation": {"node": under_way[0].node, "state": under_way[0].stage.value} if under_way else None,
                 "waits": self._reconciler.why_waiting(),
                 "failed": {"sequence": self._faults.sequence, "nodes": sorted(self._faults.failed)},
                 "members": self._describe(silence),
             }
 
+    @property
+    def fault_records(self) -> Sequence[FaultRecord]:
+        """Every failure set that this node knows, oldest first."""
+        return self._faults.records
+
     def failure_sets(self) -> list[dict[str, Any]]:
         """Every set that this node knows, oldest first."""
         return [describe_fault(record) for record in self._faults.records]
 
     def _describe(self, silence: Mapping[int, int]) -> list[dict[str, Any]]:
-        configuration = self._of.groups.cores[CLUSTER_GROUP].configuration
+        configuration = self._driver.groups.cores[CLUSTER_GROUP].configuration
         rows = []
         for node in sorted({*self._roll.stated, *(of.node for of in self._roll.members)}):
             member = self._roll.stated.get(node) or self._unstated(node)
@@ -165,7 +138,7 @@ class MembershipParts:
                 "node": node, "peer": member.peer, "client": member.client, "state": member.stage.value,
                 "incarnation": member.incarnation.hex(), "former": [life.hex() for life in member.former],
                 "forced": member.forced, "seat": seat,
-                "silent_s": None if silent is None else round(silent * self._of.tick_s, 3),
+                "silent_s": None if silent is None else round(silent * self._consensus.ground.tick_s, 3),
             })  # fmt: skip
         return rows
 
@@ -173,12 +146,6 @@ class MembershipParts:
         """One of the first members, before the log states it."""
         of = self._roll.member(node)
         return ClusterMember(node, b"", f"{of.peer[0]}:{of.peer[1]}", of.client)
-
-
-def _silence_ticks(of: MembershipGround) -> int:
-    """A node that is given up sooner than a leader that is not heard would lose its vote to a pause that costs no election."""
-    settings = of.groups.cores[CLUSTER_GROUP].settings
-    return max(round(of.failure_s / of.tick_s), 2 * settings.election_ticks) if of.failure_s else 0
 
 
 def describe_fault(record: FaultRecord) -> dict[str, Any]:

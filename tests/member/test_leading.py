@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cmdlog.cluster.leader_fitness import FIT, LeaderFitness, Unfitness
-from cmdlog.member.leadership import Standing
-from cmdlog.member.leading.leader_parts import LeaderGround, LeaderParts
+from cmdlog.member.leading.leading import make_leading
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.raft.configuration import NodeId
@@ -20,10 +19,12 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     """With the next tick, to every other member."""
     fitness, sent = LeaderFitness(NodeId(1)), list[Any]()
     driver = SimpleNamespace(
-        lock=threading.RLock(), failure=None, views=dict, ask_groups=lambda request: request(SimpleNamespace(cores={}))
+        lock=threading.RLock(),
+        failure=None,
+        watch=lambda _watcher: None,
+        views=dict,
+        ask_groups=lambda request: request(SimpleNamespace(cores={})),
     )
-    leadership = SimpleNamespace(node=NodeId(1), leader=NodeId(2), standing=Standing.FOLLOWING)
-    ground = SimpleNamespace(node=1)
     roll = SimpleNamespace(members=[SimpleNamespace(node=node) for node in (1, 2, 3)], url_of=lambda node: f"node{node}")
     troubles = PartitionHealth(str(tmp_path))
     sequencer = SimpleNamespace(admission=SimpleNamespace(refusal=None), replicated=SimpleNamespace(suspended=False))
@@ -32,14 +33,19 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     sites = SimpleNamespace(stalls=lambda _now: [])
     peers = [SimpleNamespace(node=2, met_later=False)]
     network = SimpleNamespace(send=sent.extend, status=lambda: SimpleNamespace(peers=peers))
-    given: tuple[Any, ...] = (
-        ground, roll, driver, leadership, fitness, SimpleNamespace(partitions=[0, 1]), nothing, sequencer, nothing, desk, sites,
-        nothing, network, lambda: False, RunningWork(),
+    consensus: Any = SimpleNamespace(
+        node=NodeId(1), roll=roll, driver=driver, fitness=fitness, machine=SimpleNamespace(partitions=[0, 1]), network=network,
+        marks=nothing, peers=lambda: peers, missing_members=list,
     )  # fmt: skip
-    parts = LeaderParts(LeaderGround(*given))
+    node: Any = SimpleNamespace(desk=desk, sites=sites, sequencer=sequencer, keys=())
+    ground: Any = SimpleNamespace(
+        directory="", work=RunningWork(), settings=SimpleNamespace(call_bytes_max=1),
+        wal=SimpleNamespace(room_bytes=2, disk_full=None),
+    )  # fmt: skip
+    parts = make_leading(ground, node, consensus, nothing)
     troubles.begin_trouble([1], "diverged", "entry 7")
     parts.look_at_fitness()
-    parts.look_at_commits()
+    parts.commits.check_commits()
     assert fitness.own == Unfitness.DIVERGED
     parts.note_ticks(1)
     assert [parcel.receiver for parcel in sent] == [2, 3]
