@@ -108,7 +108,7 @@ def test_force_shows_the_plan_and_asks(
     """On a terminal; who says no changes nothing."""
 
     def confirm(question: str, **_: object) -> None:
-        assert "recorded for ever" in question
+        assert "recorded permanently" in question
         if not agrees:
             raise typer.Abort
 

@@ -30,7 +30,7 @@ HELP: Final = """Continue from one node when a majority is lost for good. Calls 
   cmdlog cluster unsafe-recover 1 --url http://10.0.0.1:8642,http://10.0.0.2:8642
 
 NODE becomes the only voter, and the cluster gets another name. Every other node then comes back by
-copy: `cmdlog cluster replace`, and a start with an empty data directory. It is recorded for ever.
+copy: `cmdlog cluster replace`, and a start with an empty data directory. This is recorded permanently.
 """
 LOSS: Final = (
     "node {node} becomes the only voter of every group. What only the lost nodes had on disk is lost, and they never come back "
