@@ -12,14 +12,13 @@ with the history run again by its own code, whose digests are compared with the 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.files import Files, RealFiles
+from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.skips import VOID
 from procedures import Database
@@ -38,9 +37,9 @@ from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
 from replay.spark.jobs.backfill_task import backfill_partition
-from replay.spark.jobs.fetched_inputs import input_names, output_path
+from replay.spark.jobs.fetched_inputs import input_names
 from replay.spark.jobs.job import FinishedJob, Sessions, run_job
-from replay.spark.jobs.staging import FORMAT, check_output, finished, staging, tables_of
+from replay.spark.jobs.staging import FORMAT, tables_of
 from replay.spark.jobs.stitched_log import Stitched, start_of, stitch, stream_of
 
 JOB: Final = "backfill"
@@ -84,7 +83,7 @@ def backfill(
     Raises: NotEmpty, OtherJob, Locked, CallUnfit, OtherDatabase, SchemaConflict; Divergence of the history; Interrupted,
     SparkFailed, TaskError; what the plan raises.
     """
-    began, files, bundle = time.monotonic(), RealFiles(), capture_bundle(app, target)
+    bundle = capture_bundle(app, target)
     fork, end = parse_moment(at), parse_moment(until)
     if fork is None or (end is not None and end < fork):
         raise BadUntil(f"the fork would end at transaction {end}, before it begins at {fork}")
@@ -97,24 +96,17 @@ def backfill(
         "tables": sorted(tables) if tables is not None else None,
         "missing": missing,
     }
-    out = output_path(to)
-    check_output(out, request["paths"])
-    if (manifest := finished(files, out, request)) is not None:
-        return Backfilled(out, manifest, time.monotonic() - began, already=True)
-    with staging(files, to) as folder:
-        manifest = folder.decided(request)
-        if manifest is None:
-            _, rows = run_job(
-                spark,
-                folder,
-                request,
-                lambda found, told: _orders(found, told, app, bundle, fork=fork, end=end),
-                work=backfill_partition,
-                tell=progress,
-            )
-            manifest = _manifest(request, rows)
-        folder.publish(manifest, _moves(manifest))
-    return Backfilled(folder.out, manifest, time.monotonic() - began)
+    return run_job(
+        Backfilled,
+        spark,
+        to,
+        request,
+        lambda files, told: _orders(files, told, app, bundle, fork=fork, end=end),
+        work=backfill_partition,
+        manifest_of=lambda _, rows: _manifest(request, rows),
+        moves_of=_moves,
+        tell=progress,
+    )
 
 
 def _orders(

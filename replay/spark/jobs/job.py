@@ -17,19 +17,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Union
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, Union
 
 import orjson
 
 from cmdlog.signal_handlers import handled
-from cmdlog.wal.files import Files
+from cmdlog.wal.files import Files, RealFiles
 from replay.errors import Divergence, DivergencePlace, Interrupted, Poison, RemoteError, ReplayError
 from replay.recover.execute import terminable
 from replay.recover.progress import CallRate, RecoveryProgress
 from replay.spark.base.executor_zip import ship
 from replay.spark.base.version_check import versions
-from replay.spark.jobs.fetched_inputs import inputs
-from replay.spark.jobs.staging import Staging
+from replay.spark.jobs.fetched_inputs import inputs, output_path
+from replay.spark.jobs.staging import Staging, check_output, finished, staging
 from replay.spark.jobs.stalled_tasks import StalledTasks
 from replay.spark.jobs.task_attempt import Work, carry_out
 
@@ -60,6 +60,9 @@ class FinishedJob:
     already: bool = False  # by an earlier run; this one has written nothing
 
 
+Done = TypeVar("Done", bound=FinishedJob)
+
+
 class SparkFailed(ReplayError):
     """Spark gave a task up: the machine failed as often as tasks are tried, or an executor was lost too often."""
 
@@ -80,28 +83,40 @@ def opened(spark: Sessions) -> SparkSession:
 
 
 def run_job(
+    kind: type[Done],
     spark: Sessions,
-    folder: Staging,
+    to: str,
     request: Mapping[str, Any],
     plan: Callable[[Files, Mapping[str, Any]], Iterable[dict[str, Any]]],
     *,
     work: Work,
+    manifest_of: Callable[[Sequence[Order], Sequence[Mapping[str, Any]]], dict[str, Any]],
+    moves_of: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]],
     tell: Tell,
-) -> tuple[Sequence[Order], list[dict[str, Any]]]:
-    """Orders and their rows: the orders that an unfinished run has left in the folder, or those that `plan` makes of the request.
+) -> Done:
+    """Makes the output `to`: orders of `plan`, or those of an unfinished run, a row of each, and the manifest of these.
 
-    Spark is started after planning, so that bad input is reported at once. Raises: what `plan` and `run_orders` raise.
+    Spark is started after planning, so that bad input is reported at once. Raises: what folder, `plan` and `run_orders` raise.
     """
-    orders = folder.begun(request)
-    if orders is None:
-        with inputs(request["paths"]) as given:
-            orders = given.stamp(plan(given.files, {**request, "paths": given.directories}))
-        session = opened(spark)
-        folder.begin_job(request, orders)
-    else:
-        session = opened(spark)
-    with folder.planned_anew():
-        return orders, run_orders(session, folder, orders, work, tell)
+    began, files, out = time.monotonic(), RealFiles(), output_path(to)
+    check_output(out, request["paths"])
+    if (manifest := finished(files, out, request)) is not None:
+        return kind(out, manifest, time.monotonic() - began, already=True)
+    with staging(files, to) as folder:
+        manifest = folder.decided(request)
+        if manifest is None:
+            orders = folder.begun(request)
+            if orders is None:
+                with inputs(request["paths"]) as given:
+                    orders = given.stamp(plan(given.files, {**request, "paths": given.directories}))
+                session = opened(spark)
+                folder.begin_job(request, orders)
+            else:
+                session = opened(spark)
+            with folder.planned_anew():
+                manifest = manifest_of(orders, run_orders(session, folder, orders, work, tell))
+        folder.publish(manifest, moves_of(manifest))
+    return kind(folder.out, manifest, time.monotonic() - began)
 
 
 def run_orders(spark: SparkSession, folder: Staging, orders: Sequence[Order], work: Work, tell: Tell) -> list[dict[str, Any]]:

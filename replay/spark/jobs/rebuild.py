@@ -10,21 +10,20 @@ One task replays one log partition and writes all its tables at all moments; `ma
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmdlog.wal.files import Files, RealFiles
+from cmdlog.wal.files import Files
 from procedures import Database
 from procedures.bundle import capture_bundle
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
-from replay.spark.jobs.fetched_inputs import input_names, output_path
+from replay.spark.jobs.fetched_inputs import input_names
 from replay.spark.jobs.job import FinishedJob, Sessions, run_job
 from replay.spark.jobs.rebuild_task import rebuild_partition
-from replay.spark.jobs.staging import FORMAT, check_output, finished, staging, tables_of
+from replay.spark.jobs.staging import FORMAT, tables_of
 
 JOB: Final = "rebuild"
 
@@ -67,7 +66,6 @@ def rebuild(
 
     Raises: NotEmpty, OtherJob, Locked; Divergence, Poison; Interrupted, SparkFailed, TaskError; what the plan raises.
     """
-    began, files = time.monotonic(), RealFiles()
     several = not (until is None or isinstance(until, int | str) or not isinstance(until, Sequence))
     moments: list[Moment] = list(until) if several else [until]  # type: ignore[arg-type,list-item]
     request: dict[str, Any] = {
@@ -79,24 +77,17 @@ def rebuild(
         "types": capture_bundle(app).hash if app is not None else None,
         "accept_data_loss": accept_data_loss,
     }
-    out = output_path(to)
-    check_output(out, request["paths"])
-    if (manifest := finished(files, out, request)) is not None:
-        return Rebuilt(out, manifest, time.monotonic() - began, already=True)
-    with staging(files, to) as folder:
-        manifest = folder.decided(request)
-        if manifest is None:
-            orders, rows = run_job(
-                spark,
-                folder,
-                request,
-                lambda found, told: _orders(found, told, app),
-                work=rebuild_partition,
-                tell=progress,
-            )
-            manifest = _manifest(request, orders, rows)
-        folder.publish(manifest, _moves(manifest))
-    return Rebuilt(folder.out, manifest, time.monotonic() - began)
+    return run_job(
+        Rebuilt,
+        spark,
+        to,
+        request,
+        lambda files, told: _orders(files, told, app),
+        work=rebuild_partition,
+        manifest_of=lambda orders, rows: _manifest(request, orders, rows),
+        moves_of=_moves,
+        tell=progress,
+    )
 
 
 def _text(until: int | None) -> str:
