@@ -30,7 +30,7 @@ def register(program: typer.Typer) -> None:
 def check(
     app: AppArgument, seed: SeedOption = 1, calls: CallsOption = 2000, given: FromOption = None, json: JsonFlag = False
 ) -> None:
-    """Look for what would make a replay differ: clocks, chance, input and output, set order, global state.
+    """Find what would make a replay differ: clocks, randomness, input and output, set order, global state.
 
     When the application's module has `workload(seed, *, calls)`, it is also
     run twice under different hash seeds, time zones and row orders, and the

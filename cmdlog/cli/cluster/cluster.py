@@ -35,14 +35,14 @@ MembersOption = Annotated[
     typer.Option(
         "--member",
         metavar=MEMBER_FORM,
-        help="A node: its number, where the other nodes reach it, and its URL for clients. Once per node.",
+        help="A node: its number, its address for peers, and its URL for clients. Once per node.",
     ),
 ]
 FileOption = Annotated[Path, typer.Option("--to", metavar="FILE", help="The cluster file to write. Every node gets a copy.")]
 SecretOption = Annotated[
     Path,
     typer.Option(
-        "--cluster-secret-file", metavar="FILE", help="The secret to write, unless the file is there. Every node gets a copy."
+        "--cluster-secret-file", metavar="FILE", help="The secret to write, unless the file exists. Every node gets a copy."
     ),
 ]
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="Partitions of the cluster; fixed.")]
@@ -54,7 +54,7 @@ RecoveredOption = Annotated[
 
 def register(program: typer.Typer) -> None:
     """Adds the commands."""
-    about = "Make a cluster of several nodes, see how it is, and change its members."
+    about = "Make a cluster of several nodes, show its state, and change its members."
     group = typer.Typer(no_args_is_help=True, help=about, rich_markup_mode="rich")
     group.command("init")(cluster_init)
     group.command("status")(with_access(cluster_status, timeout_s=ASK_S))
@@ -171,7 +171,7 @@ def _member(text: str) -> Any:
 def cluster_status(
     access: ClusterAccess, *, watch: WatchOption = False, every: EveryOption = 2.0, json: JsonFlag = False
 ) -> None:
-    """Show the nodes of a cluster: state, role, term, who leads, lag of each partition, and what is wrong.
+    """Show the nodes of a cluster: state, role, term, leader, lag of each partition, and what is wrong.
 
     Exit code 0: healthy; 18: calls are taken, but something is wrong; 19: no node that was reached takes calls.
 

@@ -31,7 +31,7 @@ UrlsOption = Annotated[
     typer.Option("--url", envvar="CMDLOG_URL", help="Nodes' URLs, with commas. One is enough: its node names the others."),
 ]
 ClusterOption = Annotated[Path | None, typer.Option("--cluster", metavar="FILE", help="The cluster file, which lists the nodes.")]
-PeerOption = Annotated[str | None, typer.Option("--peer", metavar="HOST:PORT", help="Address at which the other nodes reach it.")]
+PeerOption = Annotated[str | None, typer.Option("--peer", metavar="HOST:PORT", help="Address of the node for its peers.")]
 ClientOption = Annotated[str | None, typer.Option("--client", metavar="URL", help="Its URL for clients.")]
 BaseOption = Annotated[
     int | None,

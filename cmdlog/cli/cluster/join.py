@@ -38,7 +38,7 @@ FileOption = Annotated[Path, typer.Option("--cluster", metavar="FILE", help="The
 ToOption = Annotated[
     Path | None, typer.Option("--to", metavar="FILE", help="This machine's cluster file; by default cluster-NODE.json.")
 ]
-AddressOption = Annotated[str, typer.Option("--peer", metavar="HOST:PORT", help="Where the other nodes reach this machine.")]
+AddressOption = Annotated[str, typer.Option("--peer", metavar="HOST:PORT", help="Address of this machine for its peers.")]
 OwnUrlOption = Annotated[str, typer.Option("--client", metavar="URL", help="Its URL for clients.")]
 
 

@@ -44,7 +44,7 @@ HELP: Final = {
 Then start it: `cmdlog cluster join` on the new machine shows how.
 From 3 to 5 voters: add two nodes, one after the other.
 """,
-    "replace": """Give a node that lost its disk, or its machine, a new one. The old disk never comes back.
+    "replace": """Replace a node that lost its disk or its machine. The old disk can never rejoin.
 
 [bold]Examples[/bold]
 
@@ -63,7 +63,7 @@ Start node 3 with an empty data directory: it copies, and votes once it is level
 
 Refused where the voters that remain would be no quorum, or where no other node holds all data.
 """,
-    "retire": """Remove a node that runs: it hands leadership over first, and learns that it left.
+    "retire": """Remove a running node: it hands over leadership first, and learns that it left.
 
 [bold]Examples[/bold]
 

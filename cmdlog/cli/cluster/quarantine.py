@@ -19,9 +19,9 @@ from cmdlog.cli.output import JsonFlag, out
 DirectoryArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="Node directory; its node may run.", callback=act_as_owner)
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `list` shows it.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the entry, from `list`.")]
 COLUMNS: Final = ("name", "taken", "reason", "bytes")
-HELP: Final = """List and remove what a node put aside when it was made again by copy.
+HELP: Final = """List and remove what a node set aside when it was rebuilt by a copy.
 
 [bold]Examples[/bold]
 

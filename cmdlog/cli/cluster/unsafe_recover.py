@@ -37,7 +37,8 @@ LOSS: Final = (
     "as they are. Continue?"
 )
 ForceLesserFlag = Annotated[
-    bool, typer.Option("--force", help="Also where another survivor holds more, or a majority is connected; more calls are lost.")
+    bool,
+    typer.Option("--force", help="Do it even if another survivor holds more, or a majority is connected; more calls are lost."),
 ]
 
 

@@ -44,7 +44,7 @@ All files are checked before it ends, including recovery points (snapshots/point
 something is damaged or missing, 11 when something belongs to another node, 1 when everything is intact but the node runs
 without the retention window that it had promised.
 """
-PRUNE_HELP: Final = """Remove what is only needed for moments before the given one.
+PRUNE_HELP: Final = """Remove history that only older moments need.
 
 The node itself removes what its retention_window_s no longer needs. Use this to keep less than that, or to clean up after the
 window was switched off. What the window or a recovery point still needs is not removed unless --force is given. When a promised
@@ -102,12 +102,12 @@ def prune(
     directory: DirectoryArgument,
     *,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE|TIME", help="Drop history older than this: 36h, 14d, 2w, or a time.")
+        str, typer.Option("--older-than", metavar="AGE|TIME", help="Remove history older than this: 36h, 14d, 2w, or a time.")
     ],
     force: Annotated[
         bool, typer.Option("--force", help="Also remove what the promised window or a recovery point needs.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Dry run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Whole files, oldest first."""

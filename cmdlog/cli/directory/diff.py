@@ -66,7 +66,7 @@ def diff_them(
         bool, typer.Option("--keys", help="Also compare idempotency keys and calls of sessions, as one set over all partitions.")
     ] = False,
     no_code: Annotated[
-        bool, typer.Option("--no-code", help="Execute nothing; refused where rows are known only after calls have been replayed.")
+        bool, typer.Option("--no-code", help="Execute nothing; refused if rows are known only after a replay of calls.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:

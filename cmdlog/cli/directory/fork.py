@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from replay.fork.fork import ForkReport
 
 HANG_AFTER_S: Final = 3600.0  # the most that a node's own limit allows
-HELP = f"""What if this version of the code had run from TXN on? Makes a new node OUT with the answer.
+HELP = f"""Make a new node OUT: the history as if this version of the code had run after TXN.
 
 Up to and including --at, everything is replayed with the code that ran then; after it with today's code of APP: \
 the same calls in the same order, with the same ids. DIR is only read, and may be in use. OUT is a cluster of its own and can be \

@@ -28,9 +28,9 @@ DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="A node directory that is not served; default: cmdlog-data.")
 ]
 ServerOption = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="A running server instead: as `deploy --migrate`.")
+    str | None, typer.Option("--url", metavar="URL", help="Migrate a running server instead, as `deploy --migrate` does.")
 ]
-PlanFlag = Annotated[bool, typer.Option("--plan", help="Try it out on copies of the states, and change nothing.")]
+PlanFlag = Annotated[bool, typer.Option("--plan", help="Try the migrations on copies of the states, and change nothing.")]
 
 
 def register(program: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def migrate(
     plan: PlanFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Bring tables to those of APP, by its migrations.
+    """Migrate the tables to those of APP.
 
     Every partition goes through them at one place of the log, or none does.
     With --plan each is tried out on a copy: the SQL of every step, the rows

@@ -30,12 +30,15 @@ AppOption = Annotated[
     str | None,
     typer.Argument(metavar="[APP]", help="module:attribute of a Database; omit it with --rollback.", envvar="CMDLOG_APP"),
 ]
-PlanFlag = Annotated[bool, typer.Option("--plan", help="Check all, show what would change, and change nothing.")]
+PlanFlag = Annotated[bool, typer.Option("--plan", help="Check everything, show what would change, and change nothing.")]
 MigrateFlag = Annotated[
-    bool, typer.Option("--migrate", help="Also where calls have to pause: migrations, and what rows may stand in the way of.")
+    bool,
+    typer.Option(
+        "--migrate", help="Also apply changes that pause calls: migrations, and changes that existing rows may not fit."
+    ),
 ]
 RollbackFlag = Annotated[bool, typer.Option("--rollback", help="Deploy the code of a former version as a new version.")]
-ToOption = Annotated[int | None, typer.Option("--to", metavar="VERSION", min=1, help="With --rollback: which version.")]
+ToOption = Annotated[int | None, typer.Option("--to", metavar="VERSION", min=1, help="With --rollback: the version to restore.")]
 
 
 def register(program: typer.Typer) -> None:
@@ -56,7 +59,7 @@ def deploy(
     to: ToOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Put other code into a running server; no call fails.
+    """Deploy new code to a running server; no call fails.
 
     None waits for it either, unless tables change by more than additions: that needs --migrate.
 

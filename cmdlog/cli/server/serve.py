@@ -67,32 +67,33 @@ ConfigOption = Annotated[
 
 JoinOption = Annotated[
     Path | None,
-    typer.Option("--join", metavar="FILE", help="The cluster file, of a node that is one of several.", rich_help_panel="Cluster"),
+    typer.Option("--join", metavar="FILE", help="Cluster file; makes this node a cluster member.", rich_help_panel="Cluster"),
 ]
 NodeOption = Annotated[
-    int | None, typer.Option("--node", metavar="NUMBER", help="Which node of the cluster this is.", rich_help_panel="Cluster")
+    int | None,
+    typer.Option("--node", metavar="NUMBER", help="Number of this node in the cluster file.", rich_help_panel="Cluster"),
 ]
 SecretOption = Annotated[
     Path | None,
-    typer.Option("--cluster-secret-file", metavar="FILE", help="The secret that the nodes share.", rich_help_panel="Cluster"),
+    typer.Option(
+        "--cluster-secret-file", metavar="FILE", help="File with the secret that the nodes share.", rich_help_panel="Cluster"
+    ),
 ]
 PeerHostOption = Annotated[
     str | None,
     typer.Option(
         "--peer-host",
         metavar="HOST",
-        help="Listen for the other nodes here instead of at the cluster file's address.",
+        help="Address to listen on for peers, instead of the cluster file's.",
         rich_help_panel="Cluster",
     ),
 ]
 ReloadOption = Annotated[
-    bool, typer.Option("--reload", help="Start again when a Python file of the application changes; for development.")
+    bool, typer.Option("--reload", help="Restart when a Python file of the application changes; for development.")
 ]
-MigrateFlag = Annotated[
-    bool, typer.Option("--migrate", help="run the migrations of the application that the tables have not been through")
-]
+MigrateFlag = Annotated[bool, typer.Option("--migrate", help="Run the application's migrations that the tables lack.")]
 PeerPortOption = Annotated[
-    int | None, typer.Option("--peer-port", metavar="PORT", help="The same; 0: any that is free.", rich_help_panel="Cluster")
+    int | None, typer.Option("--peer-port", metavar="PORT", help="Port for peers; 0 picks a free one.", rich_help_panel="Cluster")
 ]
 PeerCertOption = Annotated[
     Path | None,
@@ -108,7 +109,7 @@ PeerKeyOption = Annotated[
     typer.Option(
         "--peer-key-file",
         metavar="FILE",
-        help="Its private key, unencrypted; by default in --peer-cert-file.",
+        help="This node's private key, unencrypted; by default in --peer-cert-file.",
         rich_help_panel="Cluster",
     ),
 ]

@@ -33,7 +33,7 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL[,URL]...",
-        help="Address of the server; of a cluster those of its nodes, with commas: one after another is asked.",
+        help="Address of the server, or comma-separated addresses of a cluster's nodes, tried in turn.",
         envvar="CMDLOG_URL",
     ),
 ]

@@ -17,9 +17,9 @@ SourceArgument = Annotated[
     str,
     typer.Argument(metavar="URL|APP", help="A running server's address, or module:attribute of a Database.", envvar="CMDLOG_URL"),
 ]
-OutOption = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to write it; else it is printed.")]
+OutOption = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File to write; by default standard output.")]
 NameOption = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="Begins the names of the classes; default: the database's, or Server.")
+    str, typer.Option("--name", metavar="NAME", help="Prefix of the class names; by default the database's name, or Server.")
 ]
 
 

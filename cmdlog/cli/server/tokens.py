@@ -40,7 +40,9 @@ from cmdlog.cli.output import JsonFlag, out
 from cmdlog.file_lock import FOREVER, lock
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The token file.")]
-NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Whose token it is; idempotency keys belong to it.")]
+NameOption = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="Name of the token's owner, to whom idempotency keys belong.")
+]
 RoleOption = Annotated[list[str], typer.Option("--role", metavar="ROLE", help=f"One of {', '.join(ROLES)}; may be repeated.")]
 ExpiresOption = Annotated[
     str | None,
@@ -48,7 +50,7 @@ ExpiresOption = Annotated[
         "--expires", metavar="30d|TIME", help="After this many days, hours or minutes (30d, 12h, 5m), or at this RFC 3339 time."
     ),
 ]
-IdOption = Annotated[str | None, typer.Option("--id", metavar="ID", help="Only the token with this id, as `list` shows it.")]
+IdOption = Annotated[str | None, typer.Option("--id", metavar="ID", help="Only the token with this id, from `list`.")]
 
 SPAN: Final = re.compile(r"([0-9]{1,5})([dhm])")
 SPAN_S: Final = {"d": 86_400, "h": 3600, "m": 60}
