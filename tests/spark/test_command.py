@@ -83,7 +83,8 @@ def test_demo_proves_its_figures(command: Any, tmp_path: Path) -> None:
     """Query, rebuild and what-if agree with the model, and what it kept is there."""
     code, lines = command("demo", "--calls", "200", "--keep", str(tmp_path / "kept"), "--json")
     assert (code, lines[-1]["proved"]) == (0, True)
-    assert 0 < sum(lines[-1]["running"]["votes"].values()) <= 200
+    assert sum(lines[-1]["running"]["calls"].values()) > 0
+    assert lines[-1]["rebuild"]["accounts"] == 800
     assert {"data", "half", "whatif"} <= {path.name for path in (tmp_path / "kept").iterdir()}
 
 
