@@ -66,6 +66,6 @@ def figures(report: DemoReport) -> list[tuple[str, str]]:
         *((f"without service: {fault.stage}", f"{fault.without_service_s:.2f} s") for fault in report.faults),
         ("unknown outcomes, repeated", f"{sum(fault.unknown for fault in report.faults):,}"),
         ("answered calls sent again", f"{report.repeated:,}"),
-        ("recovered from the log alone", f"{report.recovered_calls:,} calls in {report.recover_s:.2f} s"),
+        ("cmdlog recover at the end, from snapshots and log", f"{report.recovered_calls:,} calls in {report.recover_s:.2f} s"),
         ("whole run", f"{report.seconds:.1f} s (seed {report.seed})"),
     ]
