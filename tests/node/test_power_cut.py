@@ -240,8 +240,7 @@ def run_with_fault(nth: int, fault: Fault, repeat: Literal["once", "forever"]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [Fault.IO_ERROR, Fault.SHORT_WRITE])
-@pytest.mark.parametrize("repeat", ["once", "forever"])
+@pytest.mark.parametrize(("fault", "repeat"), [(Fault.IO_ERROR, "forever"), (Fault.SHORT_WRITE, "once")])
 def test_a_failed_write_or_sync_lets_nothing_out(fault: Fault, repeat: Literal["once", "forever"]) -> None:
     """Whichever of them fails: what was executed before it is answered only as far as the disk has it."""
     assert sum(run_with_fault(nth, fault, repeat) for nth in range(1, 41)) > 10

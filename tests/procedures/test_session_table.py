@@ -22,7 +22,7 @@ MakeSite = Callable[..., Site]
 MINUTE = 60_000
 IDLE = 10 * MINUTE
 POLICY = KeyPolicy(window_ms=IDLE, forget_ms=20 * IDLE, keys_max=50, session_idle_ms=IDLE, sessions_max=8)
-SEEDS = 12
+SEEDS = 5
 
 
 def session(tail: int, born_ms: int = START_MS) -> bytes:

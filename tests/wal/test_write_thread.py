@@ -125,7 +125,7 @@ def test_a_fork_has_no_thread(tmp_path: Path, writer: WriteThread) -> None:
 def test_a_writer_that_was_forgotten_takes_its_thread_along(tmp_path: Path) -> None:
     """Even with a write under way."""
     before = len(threads())
-    for _ in range(20):
+    for _ in range(3):
         writer = opened(open_write_thread(), built=steps is not None)
         start_at(writer, zeros(tmp_path / "file"), b"x" * PAGE, 0)
         assert len(threads()) == before + 1

@@ -254,7 +254,7 @@ def test_both_ways_are_two_ways(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @given(program=batches, keys=st.booleans())
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_calls_do_the_same_in_c_and_in_python(program: list[list[list[Any]]], keys: bool) -> None:
     """Whatever calls do, and however they fail, both ways agree on outcomes, digests, changed rows and files."""
     run_program(program, keys=keys)
