@@ -85,10 +85,20 @@ from cmdlog.raft.errors import (
 )
 from cmdlog.raft.messages import Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import Sending
-from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, Ready, RoleReason, SoftState
+from cmdlog.raft.ready import (
+    EntriesWanted,
+    GroupStatus,
+    PeerStatus,
+    PlacedProposals,
+    ReadResult,
+    Ready,
+    Role,
+    RoleReason,
+    SoftState,
+)
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
-from cmdlog.raft.state import Franchise, Restored, Role
+from cmdlog.raft.state import Franchise, Restored
 
 __all__ = [
     "LEAVE_JOINT",

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from cmdlog.raft import reads
 from cmdlog.raft.configuration import Configuration, ConfigurationChange, NodeId
 from cmdlog.raft.entries import Completion
 from cmdlog.raft.errors import Drop, ProposalRefused, Refusal
@@ -36,11 +35,11 @@ from cmdlog.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from cmdlog.raft.ready import EntriesWanted, PlacedProposals, Ready, RoleReason
-from cmdlog.raft.roles import candidate, fetching, follower, leader, membership, voting
+from cmdlog.raft.ready import EntriesWanted, PlacedProposals, Ready, Role, RoleReason
+from cmdlog.raft.roles import candidate, fetching, follower, leader, membership, reads, voting
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
-from cmdlog.raft.state import Franchise, Restored, Role, State
+from cmdlog.raft.state import Franchise, Restored, State
 from cmdlog.wal.ids import Index
 
 Handler = Callable[[State, Any], None]

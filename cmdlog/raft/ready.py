@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.raft.entries import Completion
@@ -16,9 +15,6 @@ from cmdlog.raft.messages import Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import Sending
 from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, Term
-
-if TYPE_CHECKING:
-    from cmdlog.raft.state import Role
 
 
 @value
@@ -46,6 +42,17 @@ class EntriesWanted:
     first: Index
     last: Index
     bytes_max: int
+
+
+class Role(enum.Enum):
+    """Whether a follower is a learner, or no member at all, is said by the configuration."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre_candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+    __hash__ = object.__hash__  # members are single objects; the one of enum hashes a name, at every message
 
 
 class RoleReason(enum.Enum):

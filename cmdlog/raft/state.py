@@ -18,22 +18,11 @@ from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
 from cmdlog.raft.messages import KIND_EMPTY, NO_INDEX, Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import FollowerProgress
 from cmdlog.raft.reads import Reads
-from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, RoleReason, SoftState
+from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, Role, RoleReason, SoftState
 from cmdlog.raft.settings import Pace, RaftSettings
 from cmdlog.wal.ids import Index, Term
 
 EMPTY_KINDS = bytes([KIND_EMPTY])
-
-
-class Role(enum.Enum):
-    """Whether a follower is a learner, or no member at all, is said by the configuration."""
-
-    FOLLOWER = "follower"
-    PRE_CANDIDATE = "pre_candidate"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-
-    __hash__ = object.__hash__  # members are single objects; the one of enum hashes a name, at every message
 
 
 class Franchise(enum.Enum):

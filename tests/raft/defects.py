@@ -39,7 +39,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "read-before-own-term",
-        "reads.py",
+        "roles/reads.py",
         "    if not state.term_committed:\n        reads.parked",
         "    if False:\n        reads.parked",
         "a new leader answers reads by a commit index that may be old",
@@ -53,7 +53,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "heartbeat-commit-not-clamped",
-        "reads.py",
+        "roles/reads.py",
         "min(progress.match, commit), reads.round",
         "commit, reads.round",
         "a follower commits entries that it has not verified",
@@ -74,7 +74,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "read-without-round",
-        "reads.py",
+        "roles/reads.py",
         "        reads.waiting.append(Waiting(reads.round + 1, ",
         "        reads.waiting.append(Waiting(reads.round, ",
         "a deposed leader confirms reads by answers that it got before",

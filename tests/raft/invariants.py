@@ -12,7 +12,8 @@ from typing import Final
 
 from cmdlog.raft.errors import InvariantBroken
 from cmdlog.raft.progress import Sending
-from cmdlog.raft.state import Role, State
+from cmdlog.raft.ready import Role
+from cmdlog.raft.state import State
 from cmdlog.wal.ids import Index
 
 

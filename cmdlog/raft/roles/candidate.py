@@ -10,8 +10,8 @@ from __future__ import annotations
 from cmdlog.raft.errors import Drop
 from cmdlog.raft.messages import Campaign, HardState, TimeoutNow, VoteReply, VoteRequest
 from cmdlog.raft.quorum import Ballot, vote_result
-from cmdlog.raft.ready import RoleReason
-from cmdlog.raft.state import Role, State
+from cmdlog.raft.ready import Role, RoleReason
+from cmdlog.raft.state import State
 from cmdlog.wal.ids import Term
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, Entries, InstallSnapshot
 from cmdlog.raft.progress import FollowerProgress
-from cmdlog.raft.ready import EntriesWanted
-from cmdlog.raft.state import Role, State
+from cmdlog.raft.ready import EntriesWanted, Role
+from cmdlog.raft.state import State
 from cmdlog.wal.ids import Index, Term
 
 

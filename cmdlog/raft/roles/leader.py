@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from cmdlog.raft import reads
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.errors import Drop, ProposalRefused, Refusal
 from cmdlog.raft.messages import (
@@ -31,9 +30,9 @@ from cmdlog.raft.messages import (
 )
 from cmdlog.raft.progress import FollowerProgress, Sending
 from cmdlog.raft.quorum import has_quorum, joint_committed
-from cmdlog.raft.ready import PlacedProposals, RoleReason
-from cmdlog.raft.roles import fetching, membership
-from cmdlog.raft.state import Handover, Role, State
+from cmdlog.raft.ready import PlacedProposals, Role, RoleReason
+from cmdlog.raft.roles import fetching, membership, reads
+from cmdlog.raft.state import Handover, State
 from cmdlog.wal.ids import Index
 
 _REPLICATE: Final = Sending.REPLICATE  # a name of the module is found in a third of the time of a member of an enum

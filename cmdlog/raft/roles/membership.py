@@ -13,14 +13,14 @@ import enum
 from collections.abc import Iterable
 from typing import Final
 
-from cmdlog.raft import reads
 from cmdlog.raft.confchange import apply_change, check_base, leave_joint
 from cmdlog.raft.configuration import Configuration, ConfigurationChange, NodeId, nodes
 from cmdlog.raft.errors import ChangeRefused, Refusal
 from cmdlog.raft.messages import KIND_CONFIGURATION, Entries, TimeoutNow
 from cmdlog.raft.quorum import has_quorum
-from cmdlog.raft.ready import PlacedProposals, RoleReason
-from cmdlog.raft.state import Role, State
+from cmdlog.raft.ready import PlacedProposals, Role, RoleReason
+from cmdlog.raft.roles import reads
+from cmdlog.raft.state import State
 from cmdlog.wal.ids import Index, Term
 
 FORCED_TERMS: Final = 1 << 20  # more terms than a group spends in its life

@@ -10,8 +10,8 @@ from typing import Final
 
 from cmdlog.raft.errors import Drop
 from cmdlog.raft.messages import Campaign, Removed, VoteReply, VoteRequest
-from cmdlog.raft.ready import RoleReason
-from cmdlog.raft.state import Role, State
+from cmdlog.raft.ready import Role, RoleReason
+from cmdlog.raft.state import State
 from cmdlog.wal.ids import Term
 
 GIVE_WAY_EVERY: Final = 4  # election time-outs: one campaign and the wait before the next
