@@ -37,7 +37,7 @@ from replay.engine import Catalogs, PartitionEngine
 from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import Target, execute
 from replay.state.trust import state_path
-from snapshot.capture.image import Capture
+from snapshot.capture.image import ImageCapture
 from snapshot.capture.seal import seal
 from snapshot.catalog import free_path, temporary_path
 from snapshot.manifest import IMAGE_NAME
@@ -114,7 +114,7 @@ def put_snapshots(directory: Path, calls: int) -> None:
             state = PartitionState.open(state_path(scratch, partition), partition=partition)
             temporary = temporary_path(str(directory), partition)
             Path(temporary).mkdir(parents=True)
-            capture = Capture(state, os.path.join(temporary, IMAGE_NAME))
+            capture = ImageCapture(state, os.path.join(temporary, IMAGE_NAME))
             while not capture.step():
                 pass
             report = {name: value for name, value in capture.report().items() if name != "path"}

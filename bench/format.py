@@ -39,7 +39,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, PARTITION_BITS, Lsn, mak
 from cmdlog.wal.log import Log
 from procedures.bundle import capture_bundle
 from procedures.samples import bank
-from snapshot.capture.image import Capture
+from snapshot.capture.image import ImageCapture
 
 TICK: Final = 1 << PARTITION_BITS
 FILES: Final = RealFiles()
@@ -121,7 +121,7 @@ def _batches_per_second(lane: EngineLane, load: _Everywhere, *, seconds: float) 
 
 def _batches_during_copy(lane: EngineLane, load: _Everywhere, path: Path) -> tuple[float, list[float], float]:
     """Batches per second, seconds of each step, seconds of the whole copy."""
-    capture = Capture(lane.engine.state, str(path))
+    capture = ImageCapture(lane.engine.state, str(path))
     steps: list[float] = []
     began, count, done = time.perf_counter(), 0, False
     while not done:

@@ -24,8 +24,7 @@ from cmdlog.node.telemetry.cluster_metrics import ClusterReading, MemberReadines
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import EntryLog
 from cmdlog.raft.messages import KIND_NORMAL
-from cmdlog.raft.ready import GroupStatus, PeerStatus
-from cmdlog.raft.state import Role
+from cmdlog.raft.ready import GroupStatus, PeerStatus, Role
 from cmdlog.wal.format.batch import batch_span
 from cmdlog.wal.format.record import RecordKind, peek_record
 from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId, txn_millis

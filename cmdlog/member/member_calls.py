@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from cmdlog.cluster.channels.channel_sockets import ChannelCredentials
 from cmdlog.cluster.forwarding.call_channel import CallChannel
-from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
-from cmdlog.cluster.forwarding.call_rows import CallWindow
+from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallWindow
 from cmdlog.cluster.transport.handshake import ClusterName
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.member.member_ground import MemberGround

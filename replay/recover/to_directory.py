@@ -44,7 +44,7 @@ from replay.recover.target import HANG_AFTER_S
 from replay.repartition.repartition import Moved, check_shape, reshape
 from replay.results import PartitionResult
 from replay.state.trust import Trust, state_path
-from snapshot.capture.image import Capture
+from snapshot.capture.image import ImageCapture
 from snapshot.capture.seal import seal
 from snapshot.catalog import free_path, temporary_path
 from snapshot.errors import SnapshotFailed
@@ -243,7 +243,7 @@ def _take_snapshot(files: Files, out: str, result: PartitionResult, identity: Id
     final = free_path(files, out, partition=result.partition, index=result.index)
     files.mkdir(temporary)
     state = PartitionState.open(state_path(out, result.partition), partition=result.partition)
-    capture = Capture(state, os.path.join(temporary, IMAGE_NAME))
+    capture = ImageCapture(state, os.path.join(temporary, IMAGE_NAME))
     while not capture.step():
         pass
     state.close()

@@ -39,7 +39,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP, txn_millis
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.os_errors import raise_write_error
 from cmdlog.wal.reader import read_segment
-from snapshot.archive.segment_copy import Copied, hash_file, walk_blocks
+from snapshot.archive.segment_copy import CopiedSegment, hash_file, walk_blocks
 from snapshot.archive_layout import (
     ARCHIVE,
     ArchivedSegment,
@@ -92,7 +92,13 @@ def holds(place: ArchiveFolder, segment: SegmentFile, last_block: int) -> bool:
 
 
 def add_segment(
-    place: ArchiveFolder, segment: SegmentFile, last_block: int, *, temporary: str, copied: Copied, before: ArchivedSegment | None
+    place: ArchiveFolder,
+    segment: SegmentFile,
+    last_block: int,
+    *,
+    temporary: str,
+    copied: CopiedSegment,
+    before: ArchivedSegment | None,
 ) -> str:
     """Names a copy that was checked; returns its path. `before` is what the archive has with the blocks before.
 
@@ -182,7 +188,7 @@ def bytes_of(path: str) -> int:
 
 
 def _manifest(
-    place: ArchiveFolder, segment: SegmentFile, last_block: int, copied: Copied, before: ArchivedSegment | None
+    place: ArchiveFolder, segment: SegmentFile, last_block: int, copied: CopiedSegment, before: ArchivedSegment | None
 ) -> SegmentManifest:
     header = segment.header
     predecessor = None

@@ -40,7 +40,7 @@ CHUNK_BYTES: Final = 512 << 10  # written and synced at a time: one large sync w
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopiedSegment:
     """What a checked copy holds."""
 
     bytes: int
@@ -49,7 +49,7 @@ class Copied:
     partitions: dict[int, tuple[int, int]]  # first and last transaction of each partition that has any
 
 
-def copy_segment(files: Files, source: str, target: str, *, last_block: int) -> Copied:
+def copy_segment(files: Files, source: str, target: str, *, last_block: int) -> CopiedSegment:
     """Copies the blocks up to `last_block`, its last one, to the new file `target`; content durable and checked on return.
 
     Raises: Corrupt (the source is damaged), DiskFull, WriteFailed.
@@ -71,7 +71,7 @@ def copy_segment(files: Files, source: str, target: str, *, last_block: int) -> 
     except Corrupt as error:
         walk_blocks(files, segment, last_block)
         raise WriteFailed(f"the copy of {source} is not what was written: {error.what}") from error
-    return Copied(end, hash_file(files, target, rest), last_chain, partitions)
+    return CopiedSegment(end, hash_file(files, target, rest), last_chain, partitions)
 
 
 def _segment(file: File, path: str) -> SegmentFile:

@@ -27,8 +27,7 @@ import apsw
 from procedures.storage.changed_keys import Changes, Part, Rows
 from procedures.storage.state import PartitionState, Position, rows_of
 from procedures.storage.state_file import connect
-from snapshot.capture.base import Copying
-from snapshot.capture.pacing import CapturePacing
+from snapshot.capture.capture import Capture, CapturePacing
 from snapshot.errors import SnapshotDamaged
 
 META_TABLE: Final = "_cmdlog_meta"
@@ -66,7 +65,7 @@ class _DeltaTable:
         self.done[-1].add(key)
 
 
-class DeltaCapture(Copying):
+class DeltaCapture(Capture):
     """The copy of the rows that changed."""
 
     kind = "delta"

@@ -1,7 +1,7 @@
-"""Capture: a consistent image of one partition, copied a few pages at a time between batches, on the site's own connection.
+"""A consistent image of one partition, copied a few pages at a time between batches, on the site's own connection.
 
-One rule: the site never waits (`snapshot.capture.pacing`). Pages that the site's later batches touch are carried into the copy by
-SQLite (https://www.sqlite.org/backup.html), since both go through one connection. So the image is complete, and exactly at the
+One rule: the site never waits (`snapshot.capture.capture`). Pages that the site's later batches touch are carried into the copy
+by SQLite (https://www.sqlite.org/backup.html), since both go through one connection. So the image is complete, and exactly at the
 last applied batch, when the last step ends.
 
 Nothing is durable here: the image is in the page cache, and `snapshot.capture.seal` checks, syncs and names it. A capture that
@@ -16,8 +16,7 @@ from typing import Any, Final
 import apsw
 
 from procedures.storage.state import PartitionState
-from snapshot.capture.base import Copying
-from snapshot.capture.pacing import CapturePacing
+from snapshot.capture.capture import Capture, CapturePacing
 
 STEP_PAGES_MAX: Final = 4096  # 16 MiB: an idle site's copy is bound by the disk, not by the steps
 PAGE_SECONDS_FIRST: Final = 20e-6  # of one page, before anything is measured
@@ -25,7 +24,7 @@ CHECKPOINT_PAGES: Final = 1000  # of the state's own log: a checkpoint of all ov
 DESTINATION_CACHE_KIB: Final = 1024  # pages of the copy are written once and never read again
 
 
-class Capture(Copying):
+class ImageCapture(Capture):
     """The copy of a whole image."""
 
     kind = "full"

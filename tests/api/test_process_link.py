@@ -19,7 +19,7 @@ from cmdlog.api.processes.process_link import (
     nothing,
 )
 from cmdlog.cluster.channels.sealed_frames import ChannelFrame
-from cmdlog.cluster.forwarding.call_frames import CallFrameKind
+from cmdlog.cluster.forwarding.call_rows import CallFrameKind
 from cmdlog.raft.wire.layout import BadFrame
 from cmdlog.raft.wire.secure_frames import FrameCutter
 from tests.waiting import PATIENCE_S

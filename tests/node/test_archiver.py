@@ -21,7 +21,7 @@ from replay.errors import UntilUnreachable
 from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from snapshot.archive.archive import ArchiveFolder, bytes_of, check_segments, remove_segment
-from snapshot.archive.segment_copy import Copied, copy_segment
+from snapshot.archive.segment_copy import CopiedSegment, copy_segment
 from snapshot.archive_layout import gaps
 from tests.replay.archiverig import RULES, SEGMENT_BYTES, ArchiveRig
 from tests.replay.rig import Feed, balances_of
@@ -247,7 +247,7 @@ def test_full_disk_follows_the_rule_and_costs_the_ring_no_file(tmp_path: Path, r
     rig.rotate(3)
     full = True
 
-    def copy(source: str, target: str, last_block: int) -> Copied:
+    def copy(source: str, target: str, last_block: int) -> CopiedSegment:
         if full and (rule == "stop" or len(rig.names(".seg")) > 1):
             raise DiskFull(f"write of {target}: No space left on device")
         return rig.copy_here(source, target, last_block)

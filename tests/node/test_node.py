@@ -21,7 +21,7 @@ from cmdlog.node.settings import BadSetting
 from cmdlog.wal.errors import Locked, WrongDirectory
 from procedures import Database
 from procedures.errors import SchemaConflict
-from snapshot.capture.image import Capture
+from snapshot.capture.image import ImageCapture
 from snapshot.errors import SnapshotFailed
 from tests.node.apps import tagged
 from tests.node.rig import SMALL, alive, ask, counters, kill, open_node, rows, send
@@ -105,13 +105,13 @@ def test_a_capture_in_an_inline_site_that_is_restored_is_told_lost(tmp_path: Pat
     """Without that word no snapshot would ever be taken again, and the log would fill."""
     begun = threading.Event()
 
-    def never_complete(_self: Capture) -> bool:
+    def never_complete(_self: ImageCapture) -> bool:
         begun.set()
         return False
 
     node = open_node(tmp_path / "data", inline=True, partitions=1, site_restarts_max=1)
     with monkeypatch.context() as patched:
-        patched.setattr(Capture, "step", never_complete)
+        patched.setattr(ImageCapture, "step", never_complete)
         asked = node._snapshots.request_snapshots([0])
         assert begun.wait(PATIENCE_S)
         failed = send(node, "exhaust", id=1).wait()

@@ -18,7 +18,7 @@ from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.sites.site_main import SiteProcess
 from cmdlog.wal.format.record import Record, RecordKind, encode_json, encode_record
 from procedures.errors import EnvironmentFault
-from snapshot.capture.pacing import IDLE_PAUSE_S
+from snapshot.capture.capture import IDLE_PAUSE_S
 
 
 class Copying:

@@ -26,7 +26,7 @@ OWN_FILES = {
     "cmdlog/node/migrating/offline_plan.py": "the same",
     "replay/fork/first_differences.py": "a new file of its own",
     "replay/repartition/rows.py": "a new file, filled from states that `connect` opens",
-    "snapshot/capture/base.py": "the empty file that a capture fills",
+    "snapshot/capture/capture.py": "the empty file that a capture fills",
 }
 """Who may open a SQLite file by itself, with the reason."""
 

@@ -13,7 +13,7 @@ from replay.plan.node_plan import Plan
 from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from snapshot.archive.archive import ArchiveFolder
-from snapshot.archive.segment_copy import Copied, copy_segment
+from snapshot.archive.segment_copy import CopiedSegment, copy_segment
 from snapshot.catalog import list_snapshots
 from snapshot.recovery_points import Point, write_point
 from snapshot.retention import anchor_block, retain
@@ -32,7 +32,7 @@ class ArchiveRig(Rig):
         self.kept = kept
         self.rules = Rules(**{**RULES, **(rules or {})})
         self.archive_files: Files = RealFiles()
-        self.copier: Callable[[str, str, int], Copied] = self.copy_here
+        self.copier: Callable[[str, str, int], CopiedSegment] = self.copy_here
         super().__init__(folder, **{"segment_bytes": SEGMENT_BYTES, "segments": 12, **options})
 
     def _open(self) -> None:
@@ -55,10 +55,10 @@ class ArchiveRig(Rig):
         self.wal.ask_before_recycling(self.archiver.may_go)
         self.archiver.start()
 
-    def _copy(self, source: str, target: str, last_block: int) -> Copied:
+    def _copy(self, source: str, target: str, last_block: int) -> CopiedSegment:
         return self.copier(source, target, last_block)
 
-    def copy_here(self, source: str, target: str, last_block: int) -> Copied:
+    def copy_here(self, source: str, target: str, last_block: int) -> CopiedSegment:
         """Without a process of its own."""
         return copy_segment(self.archive_files, source, target, last_block=last_block)
 

@@ -20,7 +20,7 @@ from procedures.bundle import load_bundle
 from procedures.idempotency.known_outcome import KeyPolicy, Status
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
-from snapshot.capture.image import Capture
+from snapshot.capture.image import ImageCapture
 from snapshot.table_digest import TableDigest, table_digests
 from tests.replay.historyapp import history_bundle
 from tests.replay.historynode import Did, Entry
@@ -137,7 +137,7 @@ class Truth:
         images = self.images[partition]
         if engine.state.position.index <= upto and not any(at["index"] == engine.state.position.index for _, at in images):
             path = str(self._folder / f"image-{partition}-{engine.state.position.index}.sqlite")
-            capture = Capture(engine.state, path)
+            capture = ImageCapture(engine.state, path)
             while not capture.step():
                 pass
             images.append((path, {name: value for name, value in capture.report().items() if name not in ("path", "kind")}))

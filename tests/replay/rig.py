@@ -28,7 +28,7 @@ from procedures.idempotency.session_calls import sent_name
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
 from replay.state.trust import Trust, state_path
-from snapshot.capture.image import Capture
+from snapshot.capture.image import ImageCapture
 from snapshot.capture.seal import seal
 from snapshot.catalog import free_path, temporary_path
 from snapshot.manifest import IMAGE_NAME
@@ -299,7 +299,7 @@ class Rig:
         """Takes a verified snapshot of the partition as it is; returns its path."""
         temporary = temporary_path(self.directory, partition)
         os.mkdir(temporary)
-        capture = Capture(self.engines[partition].state, os.path.join(temporary, IMAGE_NAME))
+        capture = ImageCapture(self.engines[partition].state, os.path.join(temporary, IMAGE_NAME))
         while not capture.step():
             pass
         report = {name: value for name, value in capture.report().items() if name != "path"}

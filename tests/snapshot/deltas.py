@@ -18,9 +18,9 @@ from procedures import Database, IntegrityError, Transaction
 from procedures.idempotency.known_outcome import KeyPolicy, key_fingerprint
 from procedures.idempotency.session_calls import NAME_BYTES, call_names, split_names
 from procedures.migration.stated_change import StatedChange
+from snapshot.capture.capture import CapturePacing
 from snapshot.capture.delta import DeltaCapture
-from snapshot.capture.image import Capture
-from snapshot.capture.pacing import CapturePacing
+from snapshot.capture.image import ImageCapture
 from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, free_path, list_snapshots, temporary_path
 from snapshot.lineage import Wish, next_wish
@@ -182,7 +182,7 @@ class Partition:
 
     def image(self, path: Path) -> Path:
         """A whole image, at once; what changes from here on is known."""
-        capture = Capture(self.site.state, str(path))
+        capture = ImageCapture(self.site.state, str(path))
         while not capture.step():
             pass
         assert "error" not in capture.report()
@@ -209,7 +209,7 @@ class Partition:
         os.mkdir(temporary)
         wish, base = next_wish(self.listed(), os.path.join(temporary, DATA_NAME["delta"]))
         if base is None or whole:
-            capture: Capture | DeltaCapture = Capture(self.site.state, os.path.join(temporary, DATA_NAME["full"]))
+            capture: ImageCapture | DeltaCapture = ImageCapture(self.site.state, os.path.join(temporary, DATA_NAME["full"]))
         else:
             capture = self._wished(wish)
         while not capture.step():

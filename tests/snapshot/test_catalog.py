@@ -18,7 +18,7 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.checked_json import encode_checked
 from procedures.storage.state import PartitionState, Position
 from snapshot import catalog
-from snapshot.capture.image import Capture
+from snapshot.capture.image import ImageCapture
 from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, check, clean, free_path, list_snapshots, restore, temporary_path
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
@@ -45,7 +45,7 @@ def captured(directory: Path, *, partition: int = 0, index: int = 5) -> tuple[st
     state.accept(position, 0)
     temporary = temporary_path(str(directory), partition)
     os.mkdir(temporary)
-    capture = Capture(state, os.path.join(temporary, "image.sqlite"))
+    capture = ImageCapture(state, os.path.join(temporary, "image.sqlite"))
     while not capture.step():
         pass
     state.close()

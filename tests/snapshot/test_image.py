@@ -8,7 +8,7 @@ import pytest
 
 from procedures.storage.state import PartitionState, Position
 from snapshot.capture import image as module
-from snapshot.capture.image import Capture
+from snapshot.capture.image import ImageCapture
 from snapshot.table_digest import open_image, table_digests
 
 
@@ -56,7 +56,7 @@ def test_image_under_concurrent_batches_is_one_batch_boundary(
 ) -> None:
     """Batches between all steps leave an image that equals the state after exactly the reported batch."""
     monkeypatch.setattr(module, "STEP_PAGES_MAX", 2)
-    capture, index = Capture(state, str(tmp_path / "image")), 0
+    capture, index = ImageCapture(state, str(tmp_path / "image")), 0
     while not capture.step():
         index += 1
         apply_batch(state, index)
@@ -70,7 +70,7 @@ def test_image_under_concurrent_batches_is_one_batch_boundary(
 
 def test_image_equals_the_state_table_by_table(state: PartitionState, tmp_path: Path) -> None:
     """Row counts and digests of image and state are equal, and differ as soon as one row does."""
-    capture = Capture(state, str(tmp_path / "image"))
+    capture = ImageCapture(state, str(tmp_path / "image"))
     while not capture.step():
         pass
     image = open_image(tmp_path / "image")
@@ -81,7 +81,7 @@ def test_image_equals_the_state_table_by_table(state: PartitionState, tmp_path: 
 
 def test_capture_that_cannot_write_is_reported_and_harms_nothing(state: PartitionState, tmp_path: Path) -> None:
     """A path in a folder that is not there gives a report with an error; the state goes on."""
-    capture = Capture(state, str(tmp_path / "missing" / "image"))
+    capture = ImageCapture(state, str(tmp_path / "missing" / "image"))
     assert capture.step()
     assert "FileNotFound" in capture.report()["error"]
     apply_batch(state, 1)
@@ -90,7 +90,7 @@ def test_capture_that_cannot_write_is_reported_and_harms_nothing(state: Partitio
 def test_capture_to_a_full_disk_is_reported_and_leaves_no_file(state: PartitionState, tmp_path: Path) -> None:
     """SQLITE_FULL of the copy is the copy's affair alone."""
     path = tmp_path / "image"
-    capture = Capture(state, str(path))
+    capture = ImageCapture(state, str(path))
     assert capture._target is not None
     capture._target.execute("PRAGMA max_page_count = 20")
     while not capture.step():
@@ -102,12 +102,12 @@ def test_capture_to_a_full_disk_is_reported_and_leaves_no_file(state: PartitionS
 def test_aborted_capture_leaves_no_file_and_frees_the_state(state: PartitionState, tmp_path: Path) -> None:
     """After an abort in the middle the state can be written and captured again."""
     path = tmp_path / "image"
-    capture = Capture(state, str(path))
+    capture = ImageCapture(state, str(path))
     capture.step()
     capture.abort()
     assert not path.exists()
     apply_batch(state, 1)
-    again = Capture(state, str(path))
+    again = ImageCapture(state, str(path))
     while not again.step():
         pass
     assert again.report()["index"] == 1
@@ -117,12 +117,12 @@ def test_checkpoints_are_short_only_while_a_copy_is_under_way(state: PartitionSt
     """A checkpoint holds the next batch up: it comes more often during a capture, and as before after its end or its failure."""
     log = state.log
     before = log.pages_checkpoint
-    capture = Capture(state, str(tmp_path / "image"))
+    capture = ImageCapture(state, str(tmp_path / "image"))
     assert log.pages_checkpoint == module.CHECKPOINT_PAGES < before
     while not capture.step():
         pass
     assert log.pages_checkpoint == before
-    Capture(state, str(tmp_path / "other")).abort()
+    ImageCapture(state, str(tmp_path / "other")).abort()
     assert log.pages_checkpoint == before
-    Capture(state, str(tmp_path / "image"))  # it is there already
+    ImageCapture(state, str(tmp_path / "image"))  # it is there already
     assert log.pages_checkpoint == before

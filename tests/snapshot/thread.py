@@ -15,7 +15,7 @@ from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind, decode_record
 from procedures.storage.state import PartitionState, Position
-from snapshot.capture.image import Capture
+from snapshot.capture.image import ImageCapture
 from snapshot.catalog import check, list_snapshots
 from snapshot.lineage import Wish
 from tests.waiting import PATIENCE_S
@@ -86,7 +86,7 @@ class Node:
 
     def capture_all(self, partition: int, ident: int, path: str) -> None:
         """A site that does it at once."""
-        capture = Capture(self.states[partition], path)
+        capture = ImageCapture(self.states[partition], path)
         while not capture.step():
             pass
         self.events.append(("captured", partition))

@@ -33,10 +33,9 @@ from cmdlog.cluster.channels.channel_sockets import (
     expect_frame,
     greet_session,
 )
-from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL, CallFrameKind
 from cmdlog.cluster.forwarding.call_link import AnswerTaker, CallLink, LinkOver, OutgoingCall
 from cmdlog.cluster.forwarding.call_receiver import CallPlacer, CallReceiver
-from cmdlog.cluster.forwarding.call_rows import CallWindow, decode_window
+from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallFrameKind, CallWindow, decode_window
 from cmdlog.cluster.transport.framed_connection import LINGER_S, FramedConnection
 from cmdlog.cluster.transport.peer_transport import Address, PeerTls, TransportSettings
 from cmdlog.cluster.transport.quiet_log import QuietLog

@@ -13,8 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cmdlog.cluster.channels.sealed_frames import BODY_BYTES_MAX, FrameSession
-from cmdlog.cluster.forwarding.call_frames import CallFrameKind
-from cmdlog.cluster.forwarding.call_rows import CALL, EARLY_WINDOW, NAMES_MAX, CallName, CallWindow, decode_answers, encode_calls
+from cmdlog.cluster.forwarding.call_rows import (
+    CALL,
+    EARLY_WINDOW,
+    NAMES_MAX,
+    CallFrameKind,
+    CallName,
+    CallWindow,
+    decode_answers,
+    encode_calls,
+)
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
 

@@ -13,7 +13,6 @@ from itertools import repeat
 from typing import Final, Generic, Protocol, TypeVar
 
 from cmdlog.cluster.channels.sealed_frames import FrameSession
-from cmdlog.cluster.forwarding.call_frames import CallFrameKind
 from cmdlog.cluster.forwarding.call_rows import (
     ANSWER,
     EARLY_WINDOW,
@@ -21,6 +20,7 @@ from cmdlog.cluster.forwarding.call_rows import (
     AnswerRow,
     CallBatch,
     CallColumns,
+    CallFrameKind,
     CallName,
     CallWindow,
     decode_calls,

@@ -7,13 +7,29 @@ What arrives is laid open as columns: a loop in Python over the calls of a frame
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final, NamedTuple
 
+from cmdlog.cluster.channels.sealed_frames import ChannelName
 from cmdlog.raft.wire.layout import BadFrame, FrameFault, layout
+
+CALL_CHANNEL: Final = ChannelName("call", b"\xca", b"CF")
+
+
+class CallFrameKind(enum.IntEnum):
+    """Numbers for ever."""
+
+    OPEN = 1  # the caller's first frame: it knows the session
+    READY = 2  # the called end's answer: its window
+    CALLS = 3
+    ANSWERS = 4
+    PROBE = 5  # asks for a sign of life
+    RECEIPT = 6  # is one
+
 
 KEY_BYTES: Final = 16
 NAME_BYTES: Final = 32

@@ -50,6 +50,7 @@ from snapshot.archive.archive import (
     remove_folder,
     remove_segment,
 )
+from snapshot.archive.archive_index import ArchiveIndex
 from snapshot.archive.archive_retention import (
     oldest_unpinned_segment,
     spare_snapshot,
@@ -57,8 +58,7 @@ from snapshot.archive.archive_retention import (
     unneeded_snapshots,
     useless_snapshots,
 )
-from snapshot.archive.cache import ArchiveIndex
-from snapshot.archive.segment_copy import Copied
+from snapshot.archive.segment_copy import CopiedSegment
 from snapshot.archive_layout import manifest_bytes_max, run_before
 from snapshot.catalog import Snapshot, remove
 from snapshot.errors import SnapshotError
@@ -87,7 +87,7 @@ class ArchiveHooks:
     now_millis: Callable[[], int]  # clock of the transaction ids; never later than the newest of them
     segments: Callable[[], Sequence[SegmentFile]]  # of the ring, oldest first
     look_again: Callable[[], None]  # `may_go` may answer differently now
-    copy: Callable[[str, str, int], Copied]  # source, target, last block
+    copy: Callable[[str, str, int], CopiedSegment]  # source, target, last block
     work: RunningWork = field(default_factory=RunningWork)
 
 

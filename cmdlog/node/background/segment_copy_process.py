@@ -18,7 +18,7 @@ import orjson
 from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.node.background.idle_priority import idle_first
 from cmdlog.wal.errors import Corrupt, DiskFull, WriteFailed
-from snapshot.archive.segment_copy import Copied
+from snapshot.archive.segment_copy import CopiedSegment
 from snapshot.errors import SnapshotFailed
 
 COPY_TIMEOUT_S: Final = 600.0  # a segment at the speed of a floppy disk
@@ -35,7 +35,7 @@ class Copier:
         self._lock = threading.Lock()
         self._stopped = False
 
-    def copy(self, source: str, target: str, last_block: int) -> Copied:
+    def copy(self, source: str, target: str, last_block: int) -> CopiedSegment:
         """See `copy_segment`. Raises: Corrupt, DiskFull, WriteFailed, SnapshotFailed (the process ended, or took too long)."""
         order = {"source": source, "target": target, "last_block": last_block}
         answer = idle_first(
@@ -87,7 +87,7 @@ class Copier:
             return self._process
 
 
-def _understood(answer: dict[str, Any], source: str) -> Copied:
+def _understood(answer: dict[str, Any], source: str) -> CopiedSegment:
     kind, text = answer.get("kind"), str(answer.get("error", ""))
     if kind == "disk_full":
         raise DiskFull(text)
@@ -96,4 +96,4 @@ def _understood(answer: dict[str, Any], source: str) -> Copied:
     if kind is not None:
         raise WriteFailed(text)
     partitions = {int(p): (int(first), int(last)) for p, (first, last) in answer["partitions"].items()}
-    return Copied(int(answer["bytes"]), str(answer["sha256"]), int(answer["last_chain"]), partitions)
+    return CopiedSegment(int(answer["bytes"]), str(answer["sha256"]), int(answer["last_chain"]), partitions)

@@ -50,7 +50,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import SnapshotMark
 from cmdlog.wal.process_limits import worker_count
-from snapshot.capture.pacing import BUSY_SHARE
+from snapshot.capture.capture import BUSY_SHARE
 from snapshot.catalog import Snapshot, clean, describe_snapshot, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
 from snapshot.lineage import next_wish

@@ -30,9 +30,9 @@ from procedures.storage.changed_keys import estimate_keys
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
 from replay.state.reader_gate import ReaderGate
+from snapshot.capture.capture import IDLE_PAUSE_S
 from snapshot.capture.delta import DeltaCapture
-from snapshot.capture.image import Capture
-from snapshot.capture.pacing import IDLE_PAUSE_S
+from snapshot.capture.image import ImageCapture
 from snapshot.lineage import Wish
 
 Progress = Callable[[int], object]
@@ -87,7 +87,7 @@ class Site:
         self._plan = plan
         self._skips = {partition: dict(of_partition) for partition, of_partition in plan.skips.items()}
         self._engines: dict[int, PartitionEngine] = {}
-        self._captures: dict[int, tuple[int, Capture | DeltaCapture]] = {}  # partition -> (ident, capture)
+        self._captures: dict[int, tuple[int, ImageCapture | DeltaCapture]] = {}  # partition -> (ident, capture)
         self._keep: dict[int, tuple[int, ...]] = {}  # partition -> `Wish.keep` of its capture
         self._log_bytes_max = int(plan.wal_bytes_max * ROOM_SHARE)
         self._gates: dict[int, ReaderGate] = {}  # partition -> of its state, whose log is too long
@@ -210,7 +210,7 @@ class Site:
         self.drop_prepared(partition)
         capture = self._delta(partition, wish) if wish is not None else None
         self._keep[partition] = wish.keep if wish is not None else ()
-        self._captures[partition] = (ident, capture or Capture(self._engines[partition].state, path))
+        self._captures[partition] = (ident, capture or ImageCapture(self._engines[partition].state, path))
 
     def _delta(self, partition: int, wish: Wish) -> DeltaCapture | None:
         """None when it is not known what changed since the base, or so much did that a whole image is cheaper."""

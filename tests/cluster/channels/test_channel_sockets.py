@@ -18,7 +18,7 @@ from cmdlog.cluster.channels.channel_sockets import (
     expect_frame,
     greet_session,
 )
-from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL, CallFrameKind
+from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallFrameKind
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
 from cmdlog.cluster.transport.peer_transport import Address, TransportSettings
 from cmdlog.raft.configuration import NodeId

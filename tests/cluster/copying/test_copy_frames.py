@@ -23,7 +23,7 @@ from cmdlog.cluster.copying.copy_frames import (
     copy_credentials,
 )
 from cmdlog.cluster.copying.copy_values import RefusalCode
-from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
+from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL
 from cmdlog.raft.wire.layout import BadFrame
 from cmdlog.raft.wire.secure_frames import EARLIER, HELLO, LENGTH, LENGTH_FIELDS, LINK_FIELDS, MAC_BYTES, Secret
 from tests.cluster.channels.channelkit import kinds_of, table_of

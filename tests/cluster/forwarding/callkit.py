@@ -9,10 +9,9 @@ from typing import Any
 
 from cmdlog.cluster.channels.channel_sockets import ChannelCredentials, ChannelSession
 from cmdlog.cluster.channels.sealed_frames import ChannelOpener, ChannelSealer
-from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
 from cmdlog.cluster.forwarding.call_link import CallLink, OutgoingCall
 from cmdlog.cluster.forwarding.call_receiver import CallReceiver
-from cmdlog.cluster.forwarding.call_rows import NO_KEY, AnswerRow, CallColumns, CallName, CallWindow
+from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, NO_KEY, AnswerRow, CallColumns, CallName, CallWindow
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from cmdlog.cluster.transport.handshake import ClusterName
 from cmdlog.raft.configuration import NodeId

@@ -13,9 +13,8 @@ import pytest
 
 from cmdlog.cluster.channels.channel_sockets import ChannelSession
 from cmdlog.cluster.forwarding.call_channel import CallChannel, answer_session, open_session
-from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
 from cmdlog.cluster.forwarding.call_link import LinkOver, WindowFull
-from cmdlog.cluster.forwarding.call_rows import CallWindow
+from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallWindow
 from cmdlog.cluster.transport.peer_network import Endpoint
 from cmdlog.cluster.transport.peer_transport import Address, PeerTls, TransportSettings, make_peer_tls
 from cmdlog.raft.configuration import NodeId

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.cluster.forwarding.call_frames import CallFrameKind
 from cmdlog.cluster.forwarding.call_link import FRAME_AIM_BYTES, LinkOver, WindowFull
-from cmdlog.cluster.forwarding.call_rows import EARLY_WINDOW, AnswerRow, CallWindow, encode_answers
+from cmdlog.cluster.forwarding.call_rows import EARLY_WINDOW, AnswerRow, CallFrameKind, CallWindow, encode_answers
 from tests.cluster.forwarding.callkit import OTHER, CallWire, Placer, a_key, calls
 
 

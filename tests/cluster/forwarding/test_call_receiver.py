@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from cmdlog.cluster.forwarding.call_frames import CallFrameKind
 from cmdlog.cluster.forwarding.call_receiver import FRAME_AIM_BYTES, UNSENT_BYTES_MAX
-from cmdlog.cluster.forwarding.call_rows import CALL, EARLY_WINDOW, NO_KEY, CallWindow, encode_calls
+from cmdlog.cluster.forwarding.call_rows import CALL, EARLY_WINDOW, NO_KEY, CallFrameKind, CallWindow, encode_calls
 from tests.cluster.forwarding.callkit import NAME, CallWire, Placer, calls
 
 

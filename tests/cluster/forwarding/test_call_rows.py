@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import cmdlog.cluster.forwarding
 from cmdlog.cluster.channels.sealed_frames import TURN_FIELDS
-from cmdlog.cluster.forwarding.call_frames import CallFrameKind
 from cmdlog.cluster.forwarding.call_rows import (
     ANSWER_FIELDS,
     CALL,
+    CALL_CHANNEL,
     CALL_FIELDS,
     CALLS_FIELDS,
     KEY_BYTES,
@@ -25,6 +25,7 @@ from cmdlog.cluster.forwarding.call_rows import (
     SLOTS,
     WINDOW_FIELDS,
     AnswerRow,
+    CallFrameKind,
     CallName,
     CallWindow,
     decode_answers,
@@ -34,7 +35,7 @@ from cmdlog.cluster.forwarding.call_rows import (
     encode_calls,
 )
 from cmdlog.raft.wire.layout import BadFrame
-from cmdlog.raft.wire.secure_frames import LENGTH_FIELDS, LINK_FIELDS
+from cmdlog.raft.wire.secure_frames import EARLIER, HELLO, LENGTH, LENGTH_FIELDS, LINK_FIELDS, MAC_BYTES
 from procedures.declaration import hash_slots
 from tests.cluster.channels.channelkit import kinds_of, table_of
 from tests.raft.test_layout import placed
@@ -123,3 +124,10 @@ def test_every_layout_is_in_the_document(title: str, fields: Sequence[tuple[str,
 def test_slots_are_those_of_the_data() -> None:
     """A row holds every slot that there is."""
     assert SLOTS == hash_slots.SLOTS
+
+
+def test_no_hello_of_any_version_begins_with_the_preface() -> None:
+    """The first byte of a connection says whose it is: a hello's is the low byte of its length, that of TLS is 22."""
+    older = LENGTH.size + HELLO.size + MAC_BYTES
+    hellos = {LENGTH.pack(size)[:1] for size in (older, older + EARLIER.size)}
+    assert not hellos & {CALL_CHANNEL.preface, bytes([22])}

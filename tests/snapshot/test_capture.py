@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from snapshot.capture.pacing import CapturePacing
+from snapshot.capture.capture import CapturePacing
 
 
 def paced(unit_s: float) -> CapturePacing:
