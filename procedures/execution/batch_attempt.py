@@ -11,7 +11,7 @@ from procedures.execution.invocations import Invocations
 from procedures.idempotency.key_table import Kind
 from procedures.idempotency.known_calls import all_numbered
 from procedures.idempotency.known_outcome import KEY_BYTES, NO_KEY, Fresh, RequestForm
-from procedures.idempotency.session_outcome import NumberedCalls
+from procedures.idempotency.packed_outcomes import NumberedCalls
 
 
 class NeedsSavepoints(Exception):

@@ -16,7 +16,7 @@ from procedures.execution.machine_faults import fault_kind
 from procedures.idempotency.key_table import Kind
 from procedures.idempotency.known_calls import KnownCalls
 from procedures.idempotency.known_outcome import Fresh
-from procedures.idempotency.session_outcome import NumberedCalls
+from procedures.idempotency.packed_outcomes import NumberedCalls
 from procedures.raised_errors import repr_of
 from procedures.storage.row_digest import RowLog
 from procedures.storage.state import PartitionState, Position

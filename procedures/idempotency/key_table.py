@@ -23,7 +23,7 @@ have room.
 
 All of it is a function of the state and the batch, so replicas and replays decide alike; the policy is logged.
 
-Row: `keys` n * 16 bytes; `outcomes` as `outcomes.Fresh.pack` makes them; `due`, the activity time at which the row is dropped
+Row: `keys` n * 16 bytes; `outcomes` as in `packed_outcomes.py`; `due`, the activity time at which the row is dropped
 (outcomes kept) or forgotten (outcomes NULL); `clock`, the activity time at which it was added, or -1 minus that for a call on all
 partitions, whose `due` counts on the other clock. Row 0 holds `Figures` in `outcomes`; it appears when one of them changes.
 """
@@ -53,8 +53,8 @@ from procedures.idempotency.known_outcome import (
     refusal,
     split_keys,
     time_mark,
-    unpack_outcome,
 )
+from procedures.idempotency.packed_outcomes import pack_fresh, unpack_outcome_at
 from procedures.storage.state import PartitionState, rows_of
 
 ROWS_EXPIRED_PER_BATCH = 4  # a batch adds one row at most, so the table shrinks four times as fast as it grows
@@ -236,11 +236,10 @@ class KeyTable:
 
     def _stored(self, place: int) -> KnownOutcome | None:
         index, position = place >> _POSITION_BITS, place & (1 << _POSITION_BITS) - 1
-        row = rows_of(self._state.connection, "SELECT keys, outcomes FROM _cmdlog_keys WHERE idx = ?", (index,))
+        row = rows_of(self._state.connection, "SELECT outcomes FROM _cmdlog_keys WHERE idx = ?", (index,))
         if len(row) != 1:
             raise StateRefused(f"{self._state.path}: outcomes of batch {index} are missing from _cmdlog_keys")
-        keys, outcomes = row[0]
-        return None if outcomes is None else unpack_outcome(outcomes, len(keys) // KEY_BYTES, position)
+        return None if row[0][0] is None else unpack_outcome_at(row[0][0], position)
 
     def clock_after(self, txn_ms: int, last_ms: int) -> int:
         """Activity clock after a batch whose last transaction is at `txn_ms`."""
@@ -278,7 +277,7 @@ class KeyTable:
         return self._changes.figures.shared_clock
 
     def _add(self, index: int, fresh: Fresh, *, clock: int, shared: bool) -> None:
-        changes, packed = self._changes, fresh.pack()
+        changes, packed = self._changes, pack_fresh(fresh)
         row = KeyRow(index, clock + self.policy.window_ms, -1 - clock if shared else clock, 1, b"".join(fresh.keys))
         self._state.connection.execute("INSERT INTO _cmdlog_keys VALUES (?, ?, ?, ?, ?)", (*row[:3], row.keys, packed))
         changes.added = row

@@ -11,8 +11,8 @@ from typing import Final
 
 from procedures.idempotency.key_table import FormerHashes, KeyTable, Kind
 from procedures.idempotency.known_outcome import KEY_BYTES, Fresh, KeyPolicy, KnownOutcome
+from procedures.idempotency.packed_outcomes import NumberedCalls
 from procedures.idempotency.session_calls import NAME_BYTES, NumberedNames
-from procedures.idempotency.session_outcome import NumberedCalls
 from procedures.idempotency.session_row import stored_rows
 from procedures.idempotency.session_table import SessionTable
 from procedures.storage.state import PartitionState

@@ -1,16 +1,12 @@
 """Idempotency: keys, what is known of them, and how outcomes are kept.
 
 A *fingerprint* of 16 bytes stands for a key within its scope (the credential). What is answered for a known key is described in
-`key_table.py`; here are the forms: fingerprints, requests, outcomes, and the columns in which a batch's outcomes are stored.
-
-`_cmdlog_keys.outcomes` of n calls: n * u64 request hash, n * i64 txn id, n * u32 end of body, n * u8 status, bodies; little
-endian.
+`key_table.py`; here are the forms: fingerprints, requests, outcomes. `packed_outcomes.py` has how those of a batch are stored.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 import struct
 import zlib
@@ -22,8 +18,6 @@ from typing import Any, Final
 
 import google_crc32c
 import orjson
-
-from procedures.errors import StateRefused
 
 KEY_BYTES = 16
 HOLDER_BYTES: Final = 2  # at the end of a fingerprint
@@ -192,31 +186,6 @@ class Fresh:
     def longest(self) -> int:
         return max(map(len, self.bodies), default=0)
 
-    def pack(self) -> bytes:
-        """The columns as `_cmdlog_keys.outcomes` holds them."""
-        count = len(self.bodies)
-        ends = itertools.accumulate(map(len, self.bodies))
-        head = struct.pack(f"<{count}Q{count}q{count}I", *self.requests, *self.txn_ids, *ends)
-        return b"".join((head, self.statuses, *self.bodies))
-
 
 def split_keys(keys: bytes) -> tuple[bytes, ...]:
     return struct.unpack("16s" * (len(keys) // KEY_BYTES), keys)
-
-
-def unpack_outcome(packed: bytes, count: int, position: int) -> KnownOutcome:
-    """One outcome of a packed row.
-
-    Raises:
-        StateRefused: the row is shorter than it says.
-    """
-    bodies = 21 * count
-    if position >= count or len(packed) < bodies:
-        raise StateRefused(f"_cmdlog_keys: {len(packed)} bytes of outcomes do not hold number {position} of {count}")
-    (request,) = struct.unpack_from("<Q", packed, 8 * position)
-    (txn_id,) = struct.unpack_from("<q", packed, 8 * count + 8 * position)
-    (end,) = struct.unpack_from("<I", packed, 16 * count + 4 * position)
-    start = struct.unpack_from("<I", packed, 16 * count + 4 * position - 4)[0] if position else 0
-    if not start <= end <= len(packed) - bodies:
-        raise StateRefused(f"_cmdlog_keys: body {position} lies outside of its row")
-    return KnownOutcome(packed[20 * count + position], txn_id, packed[bodies + start : bodies + end], request)

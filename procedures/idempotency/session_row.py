@@ -5,7 +5,7 @@ Row: `idx`, the batch; `clock`, the activity time at which it came, or -1 minus 
 
     calls     u32 sessions, u32 calls; per session 16 bytes of fingerprint, u64 floor; with several sessions u32 per call, the
               number of its session above, from 0; u64 number per call
-    outcomes  those of the calls (`session_outcome.py`)
+    outcomes  those of the calls (`packed_outcomes.py`)
 
 Rows 0 and -1 hold a `Forgotten` in `calls`: of single-partition calls, and of calls on all partitions.
 """
@@ -23,7 +23,7 @@ import apsw
 
 from procedures.errors import StateRefused
 from procedures.idempotency.known_outcome import KnownOutcome
-from procedures.idempotency.session_outcome import unpack_outcome_at
+from procedures.idempotency.packed_outcomes import unpack_outcome_at
 from procedures.storage.state import rows_of
 
 TABLE: Final = "_cmdlog_sessions"

@@ -46,8 +46,8 @@ from procedures.idempotency.known_outcome import (
     key_time_ms,
     session_refusal,
 )
+from procedures.idempotency.packed_outcomes import NumberedCalls, pack_numbered, pick_outcomes
 from procedures.idempotency.session_calls import ENDED, split_names
-from procedures.idempotency.session_outcome import NumberedCalls, pack_numbered, pick_outcomes
 from procedures.idempotency.session_row import (
     SHARED_FIGURES,
     SINGLE_FIGURES,

@@ -16,9 +16,8 @@ from typing import Final
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from procedures.storage.state import Position
-from replay.log.scan import Scan, scan
+from replay.log.scan import Scan, mark_void, scan
 from replay.log.source import LogSource, in_front
-from replay.log.split_calls import mark_void
 from replay.plan.node_plan import Planned
 from snapshot.archive_layout import list_segments, run_before
 from snapshot.catalog import Snapshot, list_archived

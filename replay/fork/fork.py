@@ -33,8 +33,8 @@ from replay.fork.rerun import ForkPlace, Missing
 from replay.fork.run import CallStuck, ForkCode, run_here, run_watched
 from replay.fork.tally import Difference, RerunProgress, RerunTally
 from replay.fork.unfinished import ForkMarker
+from replay.log.scan import mark_void
 from replay.log.source import LogSource, fold_end, open_source
-from replay.log.split_calls import mark_void
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import PAST, make_plan
 from replay.plan.sole_voter import check_alone
@@ -134,7 +134,16 @@ def fork(
     check_database(rest.scan.groups, db)
     if not goes_on:
         place.create([directory])
-    run = _ForkRun(files, out, planned, rest, code, progress, workers, hang_after_s, goes_on)
+    run = _ForkRun(
+        target=Target(files, out),
+        planned=planned,
+        rest=rest,
+        code=code,
+        progress=progress,
+        workers=workers,
+        hang_after_s=hang_after_s,
+        goes_on=goes_on,
+    )
     with place.owned((*RESUMABLE, CallStuck)) as owner:
         place.begin_request()
         ran = _ran_before(files, out, rest, place.replayed() if goes_on else None)
@@ -192,12 +201,11 @@ class _ForkRan:
         return cls(results, RerunTally.of_kept(value["tally"]), value["kept"], value.get("gone", []))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _ForkRun:
     """The steps in the new directory."""
 
-    files: Files
-    out: str
+    target: Target
     planned: Planned | None
     rest: RemainingLog
     code: ForkCode
@@ -208,13 +216,13 @@ class _ForkRun:
 
     def restore_states(self, done: Mapping[int, RerunProgress]) -> int:
         """Brings every partition to the fork that is not past it; gives the calls before it, those of earlier runs included."""
-        target, calls = Target(self.files, self.out), 0
+        target, calls = self.target, 0
         fresh = [p for p in sorted(self.rest.places) if p not in done or not self._continues(p, done[p])]
         for p in fresh:
             if p in done or self.planned is None:
                 target.trust.discard(p)
             if self.planned is None:
-                PartitionState.open(state_path(self.out, p), partition=p).close()
+                PartitionState.open(state_path(target.directory, p), partition=p).close()
                 target.trust.grant(p)
         if self.planned is not None:
             calls = self.planned.plan.calls
@@ -234,13 +242,13 @@ class _ForkRun:
 
     def run_other_code(self) -> tuple[list[PartitionResult], RerunTally]:
         """Runs the other code."""
-        target, rest = Target(self.files, self.out), self.rest
+        target, rest = self.target, self.rest
         if self.hang_after_s is None:
             results, tally = run_here(rest, target, self.code, self.progress)
         else:
             results, tally = run_watched(rest, target, self.code, self.progress, hang_after_s=self.hang_after_s)
         if tally.first is not None and (batch := _batch_of(rest.source, tally.first)) is not None:
-            tally.first = with_live_outcome(self.files, rest.source.directory, tally.first, batch, rest.scan.catalogs)
+            tally.first = with_live_outcome(target.files, rest.source.directory, tally.first, batch, rest.scan.catalogs)
         return results, tally
 
     def _continues(self, partition: int, done: RerunProgress) -> bool:
@@ -253,7 +261,10 @@ class _ForkRun:
             return False
         if done.open and self.rest.holds_digest(partition, frozenset(done.open)):
             return False
-        found, position = self.rest.scan.streams[partition], read_position(state_path(self.out, partition), partition)
+        found, position = (
+            self.rest.scan.streams[partition],
+            read_position(state_path(self.target.directory, partition), partition),
+        )
         if isinstance(position, str) or done.at > found.to_index:
             return False
         return done.at in (found.base, self.rest.places[partition].index, self.rest.places[partition].index - 1) or (

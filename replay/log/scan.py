@@ -30,11 +30,11 @@ from cmdlog.wal.format.control_record import Skip, schema_txn
 from cmdlog.wal.format.record import DIGEST, RECORD, Record, RecordKind, decode_commit_mark
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
-from cmdlog.wal.skips import Skips, SkipSet
+from cmdlog.wal.skips import VOID, Skips, SkipSet
 from procedures.procedure_versions import procedures_of
 from replay.log.log_fold import Place, StreamFold
 from replay.log.source import LogSource
-from replay.log.split_calls import PartitionSpan
+from replay.log.split_calls import PartitionSpan, find_parted
 
 KEEP_BYTES: Final = 8 << 20  # of records that are kept; replayed in the same time as starting a process takes
 _BATCH: Final = RecordKind.BATCH
@@ -281,6 +281,13 @@ def scan(
     cluster.last_txn = max(cluster.last_txn, source.txn_id_max)
     row_digests = any(stream.row_digests for stream in streams.values())
     return Scan(from_block, last_block, streams, found.groups, row_digests, found.catalogs, damage=damage, kept=found.kept)
+
+
+def mark_void(streams: Mapping[int, ScannedStream]) -> None:
+    """Notes among the skips of these streams, which are all partitions of a log, the calls that are out for good."""
+    for call in find_parted({partition: stream.line() for partition, stream in streams.items()}):
+        for partition, index in call.held.items() if call.final and not call.executed else ():
+            streams[partition].skipped.add(Skip(0, index, VOID))
 
 
 class _Pass:

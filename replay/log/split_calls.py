@@ -21,24 +21,18 @@ Calls of logs from before name no places: there, a line lacks a call if it does 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from cmdlog.wal.format.batch import decode_batch, multi_txn
 from cmdlog.wal.format.call_places import CallPlaces
-from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.skips import VOID
 from cmdlog.wal.term_table import CallVerdict, TermTable
 from procedures.bundle import bundle_of
 from replay.errors import Incomplete
 from replay.log.log_fold import MultiCall
 from replay.log.source import LogSource, fold_end
-
-if TYPE_CHECKING:
-    from replay.log.scan import ScannedStream
-    from replay.plan.node_plan import PartitionPlan
 
 _BATCH: Final = RecordKind.BATCH
 
@@ -134,25 +128,6 @@ def check_whole(found: Iterable[PartedCall], names: Mapping[int, str]) -> None:
 def left_out(found: Iterable[PartedCall], partition: int) -> list[int]:
     """Indexes of the partition's entries that are not run, for a reader that only lists calls."""
     return [call.held[partition] for call in found if partition in call.held and not call.is_loss]
-
-
-def mark_void(streams: Mapping[int, ScannedStream]) -> None:
-    """Notes among the skips of these streams, which are all partitions of a log, the calls that are out for good."""
-    for call in find_parted({partition: stream.line() for partition, stream in streams.items()}):
-        for partition, index in call.held.items() if call.final and not call.executed else ():
-            streams[partition].skipped.add(Skip(0, index, VOID))
-
-
-def settled(part: PartitionPlan, found: Iterable[PartedCall]) -> PartitionPlan:
-    """The partition's plan, or a piece of it, with each of these calls dropped or skipped where it holds it."""
-    held = [(call, index) for call in found if (index := call.held.get(part.partition)) is not None]
-    inside = [(call, index) for call, index in held if part.from_index < index <= part.to_index and not call.is_loss]
-    dropped = {index for call, index in inside if call.lacking} - set(part.dropped)
-    skips = {index: (0,) for call, index in held if not call.lacking}
-    if not dropped and not skips:
-        return part
-    every = tuple(sorted(dropped | set(part.dropped)))
-    return replace(part, dropped=every, skips={**part.skips, **skips}, calls=part.calls - len(dropped))
 
 
 def names_of(found: Iterable[PartedCall], source: LogSource, from_block: int) -> dict[int, str]:

@@ -30,7 +30,7 @@ from replay.log.orphan_segments import describe_stray, nearest_stray
 from replay.log.scan import Scan, ScannedStream, scan
 from replay.log.source import LogSource, open_source
 from replay.log.spans import BEGINNING, Mark, Span, SpanStep, join, restricted, salvage, spans_of
-from replay.log.split_calls import PartitionSpan, find_parted, names_of, settled
+from replay.log.split_calls import PartitionSpan, find_parted, names_of
 from replay.plan.authority import ClusterVerdict, GroupVerdict, Use, decide
 from replay.plan.cluster_plan import Choice, JointPlan, NodeSeen
 from replay.plan.node_plan import Kind, PartitionPlan, Plan
@@ -174,7 +174,7 @@ class _Planner:
             source, from_block = self._read_at[min(call.held)]
             told = call.describe(names_of([call], source, from_block).get(call.txn_id, ""))
             (self.lost if call.is_loss else self.notes).append(told)
-        return [replace(leg, partitions=tuple(settled(part, found) for part in leg.partitions)) for leg in legs]
+        return [replace(leg, partitions=tuple(part.settled(found) for part in leg.partitions)) for leg in legs]
 
     def _note_line(
         self, partition: int, stream: ScannedStream, source: LogSource, from_block: int, *, upto: int | None = None

@@ -20,6 +20,7 @@ from replay.log.salvage import Gap
 from replay.log.scan import Scan
 from replay.log.source import LogSource
 from replay.log.spans import salvage
+from replay.log.split_calls import PartedCall
 from snapshot.catalog import Passed
 
 FORMAT: Final = 1
@@ -53,6 +54,17 @@ class PartitionPlan:
     skips: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # index -> positions that are not run
     voids: tuple[tuple[int, int, int], ...] = ()  # (block, offset, index): entries from index on that come before are void
     dropped: tuple[int, ...] = ()  # multi-partition calls that not every partition holds: noted, not run
+
+    def settled(self, found: Iterable[PartedCall]) -> PartitionPlan:
+        """The plan, or a piece of one, with each of these calls dropped or skipped where it holds it."""
+        held = [(call, index) for call in found if (index := call.held.get(self.partition)) is not None]
+        inside = [(call, index) for call, index in held if self.from_index < index <= self.to_index and not call.is_loss]
+        dropped = {index for call, index in inside if call.lacking} - set(self.dropped)
+        skips = {index: (0,) for call, index in held if not call.lacking}
+        if not dropped and not skips:
+            return self
+        every = tuple(sorted(dropped | set(self.dropped)))
+        return replace(self, dropped=every, skips={**self.skips, **skips}, calls=self.calls - len(dropped))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from replay.log.archive_reach import Reach
 from replay.log.evidence import BOOTSTRAP_INDEX
 from replay.log.scan import Scan, ScannedStream, scan
 from replay.log.source import LogSource, fold_end, open_source, partitions_of
-from replay.log.split_calls import PartedCall, check_whole, find_parted, names_of, settled
+from replay.log.split_calls import PartedCall, check_whole, find_parted, names_of
 from replay.plan.node_plan import Kind, PartitionPlan, Plan, Planned
 from replay.plan.sole_voter import check_alone
 from replay.plan.until import check_begin, check_newest
@@ -143,7 +143,7 @@ class _Search:
         names = names_of(parted, source, found.from_block)
         if not self.accept_data_loss:
             check_whole(parted, names)
-        parts = [_shortened(settled(part, parted), found.streams[part.partition], self.purpose) for part in parts]
+        parts = [_shortened(part.settled(parted), found.streams[part.partition], self.purpose) for part in parts]
         notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
         notes += [call.describe(names.get(call.txn_id, "")) for call in parted]
         plan = replace(_plan_of(source, found, parts, notes, until), open_calls=any(c.lacking and not c.final for c in parted))

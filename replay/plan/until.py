@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import MILLIS_SHIFT, PARTITION_BITS
@@ -17,11 +17,9 @@ from replay.log.archive_reach import time_of
 from replay.log.evidence import NodeEvidence
 from replay.log.scan import Scan
 from replay.log.source import LogSource
+from replay.plan.node_plan import Plan
 from snapshot.archive.segment_copy import transactions_of
 from snapshot.recovery_points import list_points
-
-if TYPE_CHECKING:
-    from replay.plan.node_plan import Plan
 
 MILLIS_MASK: Final = (1 << MILLIS_SHIFT) - 1
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from cmdlog.signal_handlers import sigterm_raises
 from cmdlog.wal.process_limits import worker_count
@@ -72,6 +72,16 @@ class RecoveryReport:
         results = [PartitionResult(**result) for result in value["results"]]
         aside = [aside_from_json(aside) for aside in value["aside"]]
         return cls(results, value["workers"], value["seconds"], value["notes"], aside, already=True)
+
+
+class ReplayTerms(TypedDict, total=False):
+    """How a plan is carried out, as `execute` takes it."""
+
+    workers: int | None
+    progress: Callable[[RecoveryProgress], None]
+    quarantine: bool
+    hang_after_s: float
+    hash_seed: str
 
 
 def execute(

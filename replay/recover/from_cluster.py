@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Unpack
 
 from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupStates, Stated
@@ -25,10 +26,9 @@ from replay.plan.authority import ClusterVerdict, decide
 from replay.plan.cluster_plan import JointPlan, check_complete, check_moment
 from replay.plan.cluster_planner import open_or_salvage
 from replay.plan.node_plan import Planned
-from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
+from replay.recover.execute import RecoveryProgress, RecoveryReport, ReplayTerms, Target, execute
 from replay.recover.new_directory import CreationMarker
 from replay.recover.quarantine import Aside, QuarantineFile, joined
-from replay.recover.target import HANG_AFTER_S
 from replay.recover.to_directory import DirectoryWork, finished_report, reborn, unfinished_node
 from replay.repartition.repartition import Moved
 from replay.results import PartitionResult
@@ -41,13 +41,10 @@ def rebuild_jointly(
     files: Files,
     out: str,
     *,
-    workers: int | None = None,
     partitions: int | None = None,
-    progress: Tell = lambda _progress: None,
     moved: Callable[[Moved], None] = lambda _moved: None,
-    quarantine: bool = False,
-    hang_after_s: float = HANG_AFTER_S,
     accept_data_loss: bool = False,
+    **terms: Unpack[ReplayTerms],
 ) -> RecoveryReport:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
@@ -72,33 +69,16 @@ def rebuild_jointly(
     if (done := finished_report(work, files, out)) is not None:
         return done
     with unfinished_node(work, files, out, partitions) as node:
-        report = run_legs(
-            plan,
-            node.target,
-            workers=workers,
-            progress=progress,
-            quarantine=quarantine,
-            go_on=node.resumes,
-            hang_after_s=hang_after_s,
-        )
+        report = run_legs(plan, node.target, go_on=node.resumes, **terms)
         node.end_groups(report.results, plan.until)
         _vote_alone(work.groups, instance.identity.node_id)
         node.complete(report, moved)
     return report
 
 
-def run_legs(
-    plan: JointPlan,
-    target: Target,
-    *,
-    workers: int | None,
-    progress: Tell,
-    quarantine: bool = False,
-    go_on: bool = False,
-    hang_after_s: float = HANG_AFTER_S,
-) -> RecoveryReport:
+def run_legs(plan: JointPlan, target: Target, *, go_on: bool = False, **terms: Unpack[ReplayTerms]) -> RecoveryReport:
     """Brings the states in `target` to the plan's end. With `go_on` it resumes from those that an earlier run left there."""
-    began, done = time.monotonic(), 0
+    began, done, progress = time.monotonic(), 0, terms.get("progress", lambda _progress: None)
     results: dict[int, PartitionResult] = {}
     aside: list[Aside] = []
     used = 0
@@ -113,18 +93,9 @@ def run_legs(
         first = go_on and not any(part.partition in begun for part in parts)
         begun |= {part.partition for part in parts}
         if parts:
-            tell = _shifted(progress, done, plan.calls, began)
-            one = replace(leg, partitions=parts)
+            terms["progress"] = _shifted(progress, done, plan.calls, began)
             try:
-                report = execute(
-                    Planned.of(target.files, one),
-                    target,
-                    workers=workers,
-                    progress=tell,
-                    quarantine=quarantine,
-                    go_on=first,
-                    hang_after_s=hang_after_s,
-                )
+                report = execute(Planned.of(target.files, replace(leg, partitions=parts)), target, go_on=first, **terms)
             except (Divergence, Poison) as stop:  # the other partitions are replayed to their ends, also in other logs
                 stops += [stop, *(other for other in stop.also if isinstance(other, Divergence | Poison))]
                 done += leg.calls

@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from cmdlog.wal.directory.instance import Identity, Instance
 from cmdlog.wal.directory.lock import DirectoryLock
@@ -29,7 +29,6 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
-from procedures.hash_seed import PINNED
 from procedures.procedure_versions import stated_after
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerFailed
@@ -38,9 +37,8 @@ from replay.log.new_cluster import begin_alone
 from replay.log.scan import scan
 from replay.log.source import LogSource
 from replay.plan.node_plan import Plan, Planned
-from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
+from replay.recover.execute import RecoveryReport, ReplayTerms, Target, execute
 from replay.recover.new_directory import CreationMarker, NewNodeDirectory
-from replay.recover.target import HANG_AFTER_S
 from replay.repartition.repartition import Moved, check_shape, reshape
 from replay.results import PartitionResult
 from replay.state.trust import Trust, state_path
@@ -103,13 +101,9 @@ def rebuild(
     files: Files,
     out: str,
     *,
-    workers: int | None = None,
     partitions: int | None = None,
-    progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
     moved: Callable[[Moved], None] = lambda _moved: None,
-    quarantine: bool = False,
-    hang_after_s: float = HANG_AFTER_S,
-    hash_seed: str = PINNED,
+    **terms: Unpack[ReplayTerms],
 ) -> RecoveryReport:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
@@ -136,16 +130,7 @@ def rebuild(
     if (done := finished_report(work, files, out)) is not None:
         return done
     with unfinished_node(work, files, out, partitions) as node:
-        report = execute(
-            planned,
-            node.target,
-            workers=workers,
-            progress=progress,
-            quarantine=quarantine,
-            go_on=node.resumes,
-            hang_after_s=hang_after_s,
-            hash_seed=hash_seed,
-        )
+        report = execute(planned, node.target, go_on=node.resumes, **terms)
         node.end_groups(report.results, plan.until)
         node.complete(report, moved)
     return report

@@ -25,7 +25,8 @@ from typing import Final
 import apsw
 
 from procedures.idempotency.key_table import FIGURES_ROW, Figures
-from procedures.idempotency.known_outcome import KEY_BYTES, Fresh, KeyPolicy, KnownOutcome, Status, split_keys, unpack_outcome
+from procedures.idempotency.known_outcome import KEY_BYTES, Fresh, KeyPolicy, KnownOutcome, Status, split_keys
+from procedures.idempotency.packed_outcomes import pack_fresh, pick_outcomes, unpack_outcome_at
 from procedures.storage.state import rows_of
 from procedures.storage.state_file import connect
 from replay.errors import ReshapeRefused
@@ -129,7 +130,7 @@ class _Filling:
         later = self._lags[0].shared
         _, due, clock, keys, _ = rows[0]
         packed = [row[4] for row in rows if row[4] is not None]
-        outcomes = _combined(packed, first=first) if len(packed) == len(rows) else None
+        outcomes = combined_outcomes(packed, 1, first=first) if len(packed) == len(rows) else None
         self._put(due + later, clock - later, keys, outcomes)
 
     def _without_known(self, keys: bytes, outcomes: bytes | None) -> tuple[bytes, bytes | None]:
@@ -143,13 +144,7 @@ class _Filling:
         new = [at for at, key in enumerate(several) if key not in self._known]
         left = b"".join(several[at] for at in new)
         self._known.update(several)
-        if outcomes is None:
-            return left, None
-        fresh = Fresh()
-        for at in new:
-            it = unpack_outcome(outcomes, len(several), at)
-            fresh.add(several[at], it.request, it.status, it.txn_id, it.body)
-        return left, fresh.pack()
+        return left, None if outcomes is None else pick_outcomes(outcomes, new)
 
     def _put(self, due: int, clock: int, keys: bytes, outcomes: bytes | None) -> None:
         self._idx += 1
@@ -168,13 +163,13 @@ def _together(sources: Sequence[str]) -> Iterator[Sequence[Stored]]:
             yield whole
 
 
-def combined_outcome(outcomes: Sequence[KnownOutcome], *, first: bool) -> KnownOutcome:
-    """The partitions' outcomes of one call as one partition stores them, so that together they make the same answer."""
-    failed = next((outcome for outcome in outcomes if outcome.status != Status.OK), None)
-    body = b",".join(outcome.body for outcome in outcomes if outcome.body) if first else b""
-    return failed or KnownOutcome(Status.OK, outcomes[0].txn_id, body, outcomes[0].request)
-
-
-def _combined(packed: Sequence[bytes], *, first: bool) -> bytes:
-    it = combined_outcome([unpack_outcome(several, 1, 0) for several in packed], first=first)
-    return Fresh([b""], [it.request], [it.status], [it.txn_id], [it.body]).pack()
+def combined_outcomes(packed: Sequence[bytes], count: int, *, first: bool) -> bytes:
+    """The partitions' outcomes of the same calls as one partition stores them, so that together they make the same answers."""
+    fresh = Fresh()
+    for at in range(count):
+        outcomes = [unpack_outcome_at(one, at) for one in packed]
+        failed = next((outcome for outcome in outcomes if outcome.status != Status.OK), None)
+        body = b",".join(outcome.body for outcome in outcomes if outcome.body) if first else b""
+        it = failed or KnownOutcome(Status.OK, outcomes[0].txn_id, body, outcomes[0].request)
+        fresh.add(b"%d" % at, it.request, it.status, it.txn_id, it.body)
+    return pack_fresh(fresh)

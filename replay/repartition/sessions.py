@@ -22,9 +22,9 @@ from typing import Final
 
 import apsw
 
-from procedures.idempotency.known_outcome import Fresh, KeyPolicy, key_time_ms
+from procedures.idempotency.known_outcome import KeyPolicy, key_time_ms
+from procedures.idempotency.packed_outcomes import pick_outcomes
 from procedures.idempotency.session_calls import ENDED, call_names
-from procedures.idempotency.session_outcome import pack_fresh, pick_outcomes, unpack_outcome_at
 from procedures.idempotency.session_row import (
     SHARED_FIGURES,
     SINGLE_FIGURES,
@@ -41,7 +41,7 @@ from procedures.idempotency.session_row import (
 )
 from procedures.storage.state_file import connect
 from replay.errors import ReshapeRefused
-from replay.repartition.keys import DISAGREEMENT, ClockLag, combined_outcome
+from replay.repartition.keys import DISAGREEMENT, ClockLag, combined_outcomes
 
 FIRST_ROW: Final = 1
 
@@ -143,11 +143,7 @@ class _SessionFilling:
             raise ReshapeRefused(DISAGREEMENT)
         for several in zip(*sides, strict=True):
             packed, count = [kept.outcomes() for kept in several], len(several[0].positions)
-            fresh = Fresh()
-            for at in range(count):
-                it = combined_outcome([unpack_outcome_at(one, at) for one in packed], first=first)
-                fresh.add(b"%d" % at, it.request, it.status, it.txn_id, it.body)
-            self._put(several[0], pack_fresh(fresh))
+            self._put(several[0], combined_outcomes(packed, count, first=first))
 
     def _put(self, kept: _Kept, outcomes: bytes) -> None:
         row, places = kept.row, {session: at for at, session in enumerate(kept.mentioned)}

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from procedures.errors import StateRefused
-from procedures.idempotency.known_outcome import NO_KEY, Fresh, key_fingerprint, key_time_ms, unpack_outcome
+from procedures.idempotency.known_outcome import NO_KEY, Fresh, key_fingerprint, key_time_ms
+from procedures.idempotency.packed_outcomes import pack_fresh, unpack_outcome_at
 from tests.procedures.sites import uuid7
 
 
@@ -44,9 +45,9 @@ def test_packed_outcomes_come_back(outcomes: list[tuple[int, int, bytes]]) -> No
     fresh = Fresh()
     for number, (status, txn_id, body) in enumerate(outcomes):
         fresh.add(b"%016d" % number, number * 7, status, txn_id, body)
-    packed = fresh.pack()
+    packed = pack_fresh(fresh)
     for number, (status, txn_id, body) in enumerate(outcomes):
-        found = unpack_outcome(packed, len(outcomes), number)
+        found = unpack_outcome_at(packed, number)
         assert (found.status, found.txn_id, found.body, found.request) == (status, txn_id, body, number * 7)
     with pytest.raises(StateRefused):
-        unpack_outcome(packed[: 20 * len(outcomes)], len(outcomes), 0)
+        unpack_outcome_at(packed[: 12 * len(outcomes)], 0)

@@ -22,8 +22,8 @@ from procedures.bundle import capture_bundle
 from procedures.declaration.hash_slots import partition_by_slot, slot_of, slot_ranges
 from procedures.idempotency.key_table import KeyTable, stored_keys
 from procedures.idempotency.known_calls import KnownCalls
-from procedures.idempotency.known_outcome import Fresh, KeyPolicy, split_keys, unpack_outcome
-from procedures.idempotency.session_outcome import NumberedCalls
+from procedures.idempotency.known_outcome import Fresh, KeyPolicy, split_keys
+from procedures.idempotency.packed_outcomes import NumberedCalls, unpack_outcome_at
 from procedures.idempotency.session_row import stored_outcome, stored_rows
 from procedures.storage.state import PartitionState, Position
 from replay.errors import ReshapeRefused
@@ -208,8 +208,8 @@ def known(directory: str, partition: int, *, shared: bool = False) -> dict[bytes
         if row.shared is not shared:
             continue
         packed = connection.execute("SELECT outcomes FROM _cmdlog_keys WHERE idx = ?", (row.idx,)).get
-        for at, key in enumerate(several := split_keys(row.keys)):
+        for at, key in enumerate(split_keys(row.keys)):
             assert key not in found
-            found[key] = unpack_outcome(packed, len(several), at).body if packed is not None else None
+            found[key] = unpack_outcome_at(packed, at).body if packed is not None else None
     connection.close()
     return found

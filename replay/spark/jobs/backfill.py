@@ -29,9 +29,8 @@ from replay.fork.fork import START
 from replay.fork.new_node import check_database
 from replay.fork.remaining_log import RemainingLog, find_remaining_log
 from replay.fork.rerun import ForkPlace, Missing
-from replay.log.scan import ScannedStream
+from replay.log.scan import ScannedStream, mark_void
 from replay.log.spans import BEGINNING
-from replay.log.split_calls import mark_void
 from replay.plan.node_plan import PartitionPlan
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions

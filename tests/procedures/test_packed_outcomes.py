@@ -10,7 +10,7 @@ import pytest
 
 from procedures.errors import StateRefused
 from procedures.idempotency.known_outcome import Status
-from procedures.idempotency.session_outcome import TXN_STEP, NumberedCalls, pack_numbered, pick_outcomes, unpack_outcome_at
+from procedures.idempotency.packed_outcomes import TXN_STEP, NumberedCalls, pack_numbered, pick_outcomes, unpack_outcome_at
 from procedures.wire.request_hash import request_hash
 
 

@@ -1,4 +1,4 @@
-"""The outcomes of a batch's session calls, as a row of `_cmdlog_sessions` holds them.
+"""The outcomes of a batch's calls with names, as a row of `_cmdlog_keys` or of `_cmdlog_sessions` holds them.
 
     u32 calls, u8 flags, u64 first transaction id
     with flag 1    u64 transaction id per call; without it they are one step of `TXN_STEP` apart
@@ -8,8 +8,8 @@
     with flag 8    these are of the hash of what the caller sent, else of the parameters in the log
     u32 end of body per call, counted from the first body; the bodies
 
-Little endian. A batch pays one call of orjson for its requests instead of a hash per call: these are made from the text when a
-number comes back. A row that was written once more has hashes.
+Little endian. Outcomes of keys have hashes. For calls of sessions a batch pays one call of orjson instead of a hash per call: the
+hash is made from the text when a number comes back. A row that was written once more has hashes.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class PackedOutcomes:
 
 
 def _short(packed: bytes) -> StateRefused:
-    return StateRefused(f"_cmdlog_sessions: {len(packed)} bytes of outcomes do not hold what they say")
+    return StateRefused(f"{len(packed)} bytes of outcomes do not hold what they say")
 
 
 def unpack_outcome_at(packed: bytes, position: int) -> KnownOutcome:
