@@ -113,6 +113,7 @@ def _blocks(partitions: Sequence[Iterator[list[Item]]]) -> Iterator[list[Item]]:
                 waiting.pop(n, None)
             else:
                 waiting[n] = chunk
+        # A single stream is in order; of several, everything up to the lowest last key is complete.
         if len(waiting) <= 1:
             yield from waiting.values()
             waiting = {n: [] for n in waiting}

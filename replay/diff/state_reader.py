@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import apsw
@@ -25,11 +25,11 @@ from cmdlog.wal.files import Files, parent
 from procedures.storage.state import Position, open_reader, rows_of
 from replay.errors import Incomplete, NotSoleVoter, ReplayError, UntilBeyond, UntilUnreachable
 from replay.log.source import fold_end, open_source, partitions_of
-from replay.plan.node_plan import PartitionPlan, Plan
+from replay.plan.node_plan import Planned
 from replay.plan.planner import MEMBER_PAST, PAST, RECOVER, make_plan
 from replay.plan.sole_voter import check_whole_member, other_members
-from replay.recover.execute import Target, execute
-from replay.state.trust import STATE_FOLDER, state_path
+from replay.recover.execute import replay_into
+from replay.state.trust import state_path
 from snapshot.catalog import FOLDER as SNAPSHOTS
 from snapshot.catalog import Snapshot, check, list_snapshots, restore
 from snapshot.errors import SnapshotDamaged
@@ -110,13 +110,9 @@ def _brought_back(stack: ExitStack, files: Files, side: States, to: States, code
 
 def _with_earlier(stack: ExitStack, files: Files, side: States, partition: int, to: Position, *, code: Code) -> States:
     """Both have executed the transaction, so it is committed, and whatever precedes it."""
-    planned = make_plan(files, side.path, MEMBER_PAST, until=to.txn_id)
-    parts = tuple(part for part in planned.plan.partitions if part.partition == partition)
-    _check_code(side.path, parts, code)
-    scratch = _scratch(stack)
-    os.mkdir(os.path.join(scratch, STATE_FOLDER))
-    execute(replace(planned, plan=replace(planned.plan, partitions=parts)), Target(files, scratch))
-    found = _open(stack, side.path, side.how, {partition: state_path(scratch, partition)})
+    planned = make_plan(files, side.path, MEMBER_PAST, until=to.txn_id).only(partition)
+    _check_code(side.path, planned, code)
+    found = _open(stack, side.path, side.how, replay_into(files, _scratch(stack), planned))
     how = f"{side.how}, partition {partition} as of transaction {to.txn_id} from snapshots and log"
     return States(side.path, how, {**side.connections, **found.connections}, {**side.positions, **found.positions})
 
@@ -157,21 +153,16 @@ def _scratch(stack: ExitStack) -> str:
     return stack.enter_context(tempfile.TemporaryDirectory(prefix="cmdlog-states-"))
 
 
-def _check_code(path: str, parts: Sequence[PartitionPlan], code: Code) -> None:
+def _check_code(path: str, planned: Planned, code: Code) -> None:
     """Raises: CodeNeeded."""
-    if code == "refuse" and (entries := sum(part.entries for part in parts)):
+    if code == "refuse" and (entries := planned.plan.entries):
         raise CodeNeeded(f"the rows of {path} are known after {entries} entries of its log have been replayed")
 
 
 def _from_log(stack: ExitStack, files: Files, path: str, code: Code) -> States:
     planned = make_plan(files, path, PAST)
-    plan: Plan = planned.plan
-    _check_code(path, plan.partitions, code)
-    scratch = _scratch(stack)
-    os.mkdir(os.path.join(scratch, STATE_FOLDER))
-    execute(planned, Target(files, scratch))
-    names = {part.partition: state_path(scratch, part.partition) for part in plan.partitions}
-    return _open(stack, path, "snapshots and log", names)
+    _check_code(path, planned, code)
+    return _open(stack, path, "snapshots and log", replay_into(files, _scratch(stack), planned))
 
 
 def _from_snapshot(stack: ExitStack, files: Files, path: str) -> States:

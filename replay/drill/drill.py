@@ -89,6 +89,7 @@ def _prove(
             report.attempts += take_view(files, report.directory, view) - 1
             make_way()
             DrillProofs(files, report, view, temporary, progress).run()
+        # Files that moved meanwhile prove nothing: another attempt takes another view.
         except Exception as error:
             if not _is_moved(error):
                 name_own_paths(error, view, report.directory)

@@ -148,7 +148,7 @@ class DrillProofs:
                 self._expected[part.partition] = self._digests(part.partition)
                 _compare_with_manifest(snapshot, self._expected[part.partition])
             parts.append(part)
-        for result in self._replay(replace(planned, plan=replace(planned.plan, partitions=tuple(parts)))):
+        for result in self._replay(planned.with_parts(parts)):
             part = next(part for part in planned.plan.partitions if part.partition == result.partition)
             tables = self._expected.get(result.partition, {})
             self._report.newest[result.partition] = _proof(part.name, part.from_index, result, tables)
@@ -339,7 +339,7 @@ def _rows(tables: Mapping[str, TableDigest], name: str) -> str:
 def _planned(planned: Planned, source: LogSource, found: Scan, parts: Sequence[PartitionPlan]) -> Planned:
     """Other parts of the same node, from this pass over its log."""
     plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, row_digests=found.row_digests)
-    return Planned(replace(plan, partitions=tuple(parts)), lambda: source, found)
+    return Planned(plan, lambda: source, found).with_parts(parts)
 
 
 def _proof(name: str, from_index: int, result: PartitionResult, tables: Mapping[str, TableDigest]) -> Proof:

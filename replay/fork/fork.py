@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from cmdlog.wal.directory.instance import Identity, Origin, load_instance
@@ -124,6 +124,7 @@ def fork(
     request: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
     marker = ForkMarker.of(places, _skips(parts), source.instance.identity.incarnation, directory, **request)
     place = NewNodeDirectory(files, out, marker)
+    # Three cases: this very fork is finished here, has begun here, or has not.
     if (noted := place.finished()) is not None:
         return _made_before(files, out, _ForkRan.from_json(noted), code.bundle.hash)
     goes_on = place.can_resume()
@@ -226,8 +227,7 @@ class _ForkRun:
                 target.trust.grant(p)
         if self.planned is not None:
             calls = self.planned.plan.calls
-            parts = tuple(part for part in self.planned.plan.partitions if part.partition in fresh)
-            planned = replace(self.planned, plan=replace(self.planned.plan, partitions=parts))
+            planned = self.planned.with_parts(part for part in self.planned.plan.partitions if part.partition in fresh)
             try:
                 execute(
                     planned, target, workers=self.workers, progress=self.progress, go_on=self.goes_on,

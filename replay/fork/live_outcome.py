@@ -6,7 +6,6 @@ the partition is restored up to the call in a temporary folder, if that takes fe
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,8 +25,7 @@ from replay.engine import CatalogMissing, Catalogs, PartitionEngine, replay_call
 from replay.errors import ReplayError
 from replay.fork.tally import Difference
 from replay.plan.planner import PAST, make_plan
-from replay.recover.execute import Target, execute
-from replay.state.trust import STATE_FOLDER, state_path
+from replay.recover.execute import replay_into
 from snapshot.errors import SnapshotError
 
 CALLS_MAX: Final = 100_000  # before the call: some seconds
@@ -49,16 +47,14 @@ def with_live_outcome(
 def _run_again(
     files: Files, directory: str, found: Difference, batch: Batch, catalogs: Mapping[int, LoggedCatalog]
 ) -> Applied | None:
-    planned = make_plan(files, directory, PAST, until=found.txn_id - 1)
-    parts = tuple(part for part in planned.plan.partitions if part.partition == found.partition)
-    if sum(part.calls for part in parts) > CALLS_MAX:
+    planned = make_plan(files, directory, PAST, until=found.txn_id - 1).only(found.partition)
+    if planned.plan.calls > CALLS_MAX:
         return None
     with tempfile.TemporaryDirectory(prefix="cmdlog-call-") as scratch:
-        os.mkdir(os.path.join(scratch, STATE_FOLDER))
-        execute(replace(planned, plan=replace(planned.plan, partitions=parts)), Target(files, scratch))
+        paths = replay_into(files, scratch, planned)
         known = Catalogs()
         known.add_logged(batch.catalog, catalogs[batch.catalog].value)
-        state = PartitionState.open(state_path(scratch, found.partition), partition=found.partition)
+        state = PartitionState.open(paths[found.partition], partition=found.partition)
         engine = PartitionEngine(state, known, digest_rows=False, policy=KeyPolicy(**planned.scan.groups.cluster.key_policy))
         try:
             return replay_calls(engine.executor, _alone(found, batch, state.position.index + 1))

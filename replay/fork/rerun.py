@@ -218,6 +218,7 @@ class PartitionRerun:
         keys, skips = batch.key_list(), self._skips.get(record.index, ())
         ran: list[int] = []
         numbers, params = [], []
+        # A call fits and runs, or it is left out, or it ends the fork (`_leave_out`); of a void batch none runs.
         for at in wanted if VOID not in skips else ():
             fit, txn_id = fits[batch.procedures[at]], batch.txn_ids[at]
             try:

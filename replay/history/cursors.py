@@ -65,6 +65,7 @@ class LogCursor:
         lanes, guests, records = self.lanes, self.guests, self._records
         found, taken, open_count, lsn = self._next, 0, len(open_lanes), self.position
         try:
+            # A record is of a lane that is read here, of one that reads ahead for itself, or of none.
             while open_count and (taken < bytes_max or (at_least_one and not taken)):
                 if found is None:
                     found = next(records, None)

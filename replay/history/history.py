@@ -92,6 +92,7 @@ def _filter_calls(
     first: int,
     until: int | None,
 ) -> Iterator[dict[str, Any]]:
+    # A call is after the range, before it, or in it.
     for call in calls:
         told.met = call.txn_id
         if until is not None and call.txn_id > until:

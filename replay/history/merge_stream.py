@@ -96,6 +96,7 @@ class MergeLane:
 
         Raises: BadRecord when it is not the entry that must come next, or not what its kind says.
         """
+        # Four cases: a mark, an entry that is void or beyond the range, a batch, an entry without calls.
         kind, index = record.kind, record.index
         if kind >= 16:
             self._note_closed(lsn, record)

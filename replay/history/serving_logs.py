@@ -254,6 +254,7 @@ class HistoryReading:
             last = self._verdict.groups[partition].last_index
             pieces = pieces_of(spans[partition], last, alone=alone)
             skips[partition] = skips_of_pieces(pieces)
+            # The n-th pieces of all partitions together are the n-th stretch.
             for number, (span, upto) in enumerate(pieces):
                 if number == len(stretches):
                     stretches.append((span.from_block, {}))

@@ -82,11 +82,8 @@ def _gather(files: Files, directory: str, instance: Instance) -> NodeEvidence:
 
 
 def _refused(directory: str, identity: Identity | None, error: WalError) -> NodeEvidence:
-    fault = DirectoryFault(str(error))
-    if isinstance(error, Corrupt):
-        fault = DirectoryFault(error.what, error.path, error.offset, error.block)
     known: IdentityText = identity.as_text() if identity is not None else {"cluster_id": "", "node_id": 0, "incarnation": ""}
-    return NodeEvidence(directory=directory, **known, refused=fault, exit_code=error.exit_code)
+    return NodeEvidence(directory=directory, **known, refused=DirectoryFault.of(error), exit_code=error.exit_code)
 
 
 def _faults(files: Files, directory: str, identity: Identity) -> tuple[tuple[FaultRecord, ...], str]:
@@ -244,7 +241,7 @@ class _Log:
         """Why the run ends in this segment before the segment does."""
         if is_newest:
             error = self._tail_damage(segment, data, walk)
-            return DirectoryFault(error.what, error.path, error.offset, error.block) if error is not None else None
+            return DirectoryFault.of(error) if error is not None else None
         if walk.end_kind in (EndKind.BAD, EndKind.MISPLACED) or walk.later:
             return DirectoryFault(f"block cannot be read ({walk.end_reason})", segment.path, walk.end, int(walk.expected))
         return None
@@ -284,4 +281,4 @@ def survey_anyway(files: Files, directory: str, instance: Instance) -> tuple[Sur
     except Corrupt as error:
         sequences = [found for name in files.listdir(os.path.join(directory, LOG_FOLDER)) if (found := segment_sequence(name))]
         hard = HardStateValues(identity_text(instance.identity), min(sequences, default=1), max(sequences, default=1))
-        return survey_log(files, directory, instance, hard_state=hard), [DirectoryFault(error.what, error.path, error.offset)]
+        return survey_log(files, directory, instance, hard_state=hard), [DirectoryFault.of(error)]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.fault_log import FaultRecord
 from cmdlog.wal.format.cluster_record import FaultSet
 from cmdlog.wal.format.record import BadRecord
@@ -120,6 +121,11 @@ class DirectoryFault:
     path: str = ""
     offset: int | None = None
     block: int | None = None
+
+    @classmethod
+    def of(cls, error: WalError) -> DirectoryFault:
+        """With the place that the error names."""
+        return cls(error.what, error.path, error.offset, error.block) if isinstance(error, Corrupt) else cls(str(error))
 
     def __str__(self) -> str:
         place = f" in {self.path}" if self.path and self.path not in self.what else ""

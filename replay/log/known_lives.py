@@ -83,6 +83,7 @@ def peers_met(files: Files, directory: str, identity: Identity) -> PeersMet:
         return PeersMet()
     try:
         value = decode_checked(files.read_file(path, bytes_max=DOCUMENT_BYTES_MAX))
+        # A book that is damaged, or of another node or life, states nothing.
         if (value["node_id"], value["incarnation"]) != (identity.node_id, identity.incarnation.hex()):
             return PeersMet()
         records = {int(node): of for node, of in value["peers"].items()}

@@ -81,6 +81,7 @@ class StreamFold:
 
         Raises: BadRecord when a payload is not what its kind says.
         """
+        # An entry at or before the last index replaces what was there from it on. Kinds from 16 on are notes of this node.
         kind, voided = record.kind, 0
         if kind < 16:
             if record.index <= self.last_index:

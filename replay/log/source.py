@@ -209,6 +209,7 @@ def read_on(
             for found in read_records(files, segments, last=last, after=after, upto=upto):
                 after = found[0]
                 yield found
+        # The archive has the segments by other paths, or there is nothing more to read.
         except Recycled:
             there = _archived_instead(files, directory, instance, segments)
             if there == segments:

@@ -133,6 +133,7 @@ class EntryQueue:
         """Everything that waits, up to the entry of that index."""
         waiting, policy = self._waiting, self.policy
         try:
+            # A key policy holds from here on; a batch has this digest, or none.
             while waiting:
                 first = waiting[0]
                 if isinstance(first, KeyPolicy):

@@ -311,6 +311,7 @@ class _Planner:
         low, high = step.from_mark, step.to_mark
         found = scan(source, {partition: low.index}, {}, from_block=first, until=self._until)
         stream = found.streams[partition]
+        # `until` may end the partition in this step, or in the middle of its last entry.
         ended = stream.ended and (stream.to_index < high.index or (stream.to_index == high.index and stream.to_calls >= 0))
         to = high if not ended else Mark(max(stream.to_index, low.index), stream.to_term, stream.to_checksum)
         self._note_line(partition, stream, source, first, upto=to.index)

@@ -142,6 +142,14 @@ class Planned:
         """Of a plan alone."""
         return cls(plan, partial(source_of_plan, files, plan))
 
+    def with_parts(self, parts: Iterable[PartitionPlan]) -> Planned:
+        """The same with these partitions instead."""
+        return replace(self, plan=replace(self.plan, partitions=tuple(parts)))
+
+    def only(self, partition: int) -> Planned:
+        """The plan of one partition."""
+        return self.with_parts(part for part in self.plan.partitions if part.partition == partition)
+
     @cached_property
     def source(self) -> LogSource:
         """Raises: WalError, PlanOutdated when the log is no longer there."""

@@ -104,6 +104,7 @@ def make_plan(
     if purpose.states == "trusted" and trust is None:
         trust = Trust(files, directory)
     search = _Search(files, directory, purpose, trust, until, accept_data_loss)
+    # The live log first; then the archive, where that does not reach, or is damaged before a wanted moment.
     try:
         return search.plan(source, list_snapshots(files, directory, source.instance.identity))
     except (Incomplete, UntilUnreachable) as error:
@@ -262,6 +263,7 @@ def _candidates(
 ) -> list[Candidate]:
     """What the partition might start from, best first; what cannot be read goes to `passed`."""
     snapshots = [snapshot for snapshot in snapshots if snapshot.partition == partition]
+    # The state file, the snapshots from the newest on, the beginning.
     found: list[Candidate] = []
     if trust is not None:
         position = trust.position(partition)
@@ -299,6 +301,7 @@ def _choose(
         indexes = {p: of[0].position.index for p, of in candidates.items()}
         claims = {p: {candidate.position.index for candidate in of} for p, of in candidates.items()}
         found = scan(source, indexes, claims, until=until, accept_data_loss=accept_data_loss)
+        # Where the log or its own checks disprove a candidate, the log is scanned again from the next one.
         stands = True
         for partition, of in candidates.items():
             best = of[0]

@@ -126,6 +126,7 @@ class DivergenceReporter:
         keys = batch.key_list()
         rows = trials[0].rows_of(at) if trials else []
         tables = Tables(connection)
+        # Where no row is known, the value that sent the call to its partition takes the place of rows.
         return Quarantined(
             partition=record.partition,
             index=record.index,

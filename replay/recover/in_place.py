@@ -70,6 +70,7 @@ def replay_in_place(
     """
     plan, planned, directory = found.plan, found.planned, target.directory
     everything = [part.partition for part in plan.partitions]
+    # Nothing is to be done, or states are replaced and kept until that has succeeded.
     if planned is None:
         with states_kept(directory, [], everything):
             return RecoveryReport([_stands(part) for part in plan.partitions], 0, 0.0)
