@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cmdlog.api.processes.process_stats import LostCounts, ProcessStats, encode_totals
+from cmdlog.api.processes.process_stats import ProcessStats, encode_totals
 from cmdlog.node.telemetry.request_stats import RequestStats
 
 
@@ -18,7 +18,7 @@ def count(front: RequestStats) -> None:
 def test_totals_are_added_once_however_often_they_are_told() -> None:
     """Two processes tell theirs again and again; the node's own are beside them."""
     node, fronts = RequestStats(), [RequestStats(), RequestStats()]
-    stats = [ProcessStats(node) for _ in fronts]
+    stats = [ProcessStats(node, {}) for _ in fronts]
     count(node)
     for _ in range(3):
         for front, known in zip(fronts, stats, strict=True):
@@ -39,9 +39,10 @@ def test_what_is_open_counts_while_its_process_lives() -> None:
     """Connections are those of the living; what was cut stays counted."""
     node, front = RequestStats(), RequestStats()
     front.show_connections(lambda: 5, cut=lambda: {"evicted": 2})
-    stats, lost = ProcessStats(node), LostCounts()
-    stats.take_totals(encode_totals(front, streams=0))
-    assert stats.connections == 5
-    assert lost.cut(lambda: [stats]) == {"evicted": 2}
-    lost.add(stats)
-    assert lost.cut(list) == {"evicted": 2}
+    cut: dict[str, int] = {}
+    for _ in range(2):  # processes, one after the other
+        stats = ProcessStats(node, cut)
+        for _ in range(2):  # reports
+            stats.take_totals(encode_totals(front, streams=0))
+        assert stats.connections == 5
+    assert cut == {"evicted": 4}

@@ -77,7 +77,7 @@ class ServedCode:
 class HttpProcess:
     """One life of a process. Only the event loop's thread."""
 
-    def __init__(self, number: int, ground: ProcessGround) -> None:
+    def __init__(self, number: int, ground: ProcessGround, cut: dict[str, int]) -> None:
         self.number, self._ground = number, ground
         self._session = LinkSession()
         self._control = new_connection()
@@ -88,7 +88,7 @@ class HttpProcess:
         self._asked: dict[int, asyncio.Future[None]] = {}  # for its counts, by number
         self._asks = 0
         self._others = (0, 0)
-        self.stats = ProcessStats(ground.front)
+        self.stats = ProcessStats(ground.front, cut)
         self.code = ServedCode()
         self.heard_s = time.monotonic()
         self.began_s = self.heard_s

@@ -19,7 +19,7 @@ import structlog
 from starlette.types import ASGIApp
 
 from cmdlog.api.processes.http_process import HttpProcess, ProcessGround
-from cmdlog.api.processes.process_stats import LostCounts, ProcessStats
+from cmdlog.api.processes.process_stats import ProcessStats
 from cmdlog.api.routes.batch import CALLED
 from cmdlog.api.routes.service import Fronts
 from cmdlog.child_process import describe_late_start
@@ -59,15 +59,13 @@ class ProcessSet(Fronts):
         self._ground = ProcessGround(application, front, module, make_order(settings), window)
         self._processes: dict[int, HttpProcess] = {}
         self._lives: list[asyncio.Task[None]] = []
-        self._lost = LostCounts()
+        self._cut: dict[str, int] = {}  # connections that processes have refused or ended, by code
         self._node: Node | None = None
         self._watch: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
         self._stopping = False
         self._ended_early = ""  # why a process ended before it served
-        front.show_connections(
-            lambda: sum(stats.connections for stats in self._stats()), cut=lambda: self._lost.cut(lambda: list(self._stats()))
-        )
+        front.show_connections(lambda: sum(stats.connections for stats in self._stats()), cut=lambda: self._cut)
         of_node = front.held_bytes
         front.show_held(lambda: sum((Counter(stats.held_bytes) for stats in self._stats()), Counter(of_node())))
 
@@ -147,14 +145,13 @@ class ProcessSet(Fronts):
         """One life after the other."""
         pause_s = 0.0
         while not self._stopping:
-            process = self._processes[number] = HttpProcess(number, self._ground)
+            process = self._processes[number] = HttpProcess(number, self._ground, self._cut)
             try:
                 why = await process.live(listener)
             except OSError as error:
                 why = full_text(error)
             finally:
                 del self._processes[number]
-                self._lost.add(process.stats)
             if self._stopping:
                 return
             served = process.code.loaded > 0

@@ -6,8 +6,7 @@ that is lost with it, and nothing is counted twice.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import orjson
@@ -36,9 +35,10 @@ def encode_totals(front: RequestStats, *, streams: int) -> bytes:
 class ProcessStats:
     """The totals of one process, as its node knows them. Only the event loop's thread."""
 
-    def __init__(self, front: RequestStats) -> None:
-        """`front` is the node's."""
-        self._front = front
+    def __init__(self, front: RequestStats, cut: dict[str, int]) -> None:
+        """`front` is the node's; `cut` has the connections that all processes have refused or ended so far, by code."""
+        self._front, self._cut = front, cut
+        self._cut_here: dict[str, int] = {}
         self._requests: dict[tuple[str, int], int] = {}
         self._refused: dict[tuple[str, str], int] = {}
         self._errors: dict[tuple[str, str], int] = {}
@@ -47,7 +47,6 @@ class ProcessStats:
         self.connections = 0
         self.held_bytes: Mapping[str, int] = {}
         self.streams = 0
-        self.cut: Mapping[str, int] = {}
 
     def take_totals(self, body: bytes) -> None:
         """What `encode_totals` made."""
@@ -60,7 +59,9 @@ class ProcessStats:
         self._add_latency(totals["latency"], totals["latency_s"])
         front.add_slow(totals["slow_calls"] - self._slow_calls)
         self._slow_calls = totals["slow_calls"]
-        self.connections, self.cut, self.streams = totals["connections"], totals["cut"], totals["streams"]
+        for code, count in totals["cut"].items():
+            _add_new(self._cut, self._cut_here, code, count)
+        self.connections, self.streams = totals["connections"], totals["streams"]
         self.held_bytes = totals["held_bytes"]
         for error in totals["errors"]:
             self._add_error(error)
@@ -81,21 +82,6 @@ class ProcessStats:
         if new:
             self._errors[where] = count
             self._front.add_error(RecentError(**{**error, "count": new if new > 0 else count}))
-
-
-class LostCounts:
-    """What processes that have ended counted and no total of the node keeps."""
-
-    def __init__(self) -> None:
-        self._cut: Counter[str] = Counter()
-
-    def add(self, stats: ProcessStats) -> None:
-        """One has ended."""
-        self._cut.update(stats.cut)
-
-    def cut(self, live: Callable[[], list[ProcessStats]]) -> dict[str, int]:
-        """Connections that processes refused or ended, by code, with those of the ones that live."""
-        return dict(sum((Counter(stats.cut) for stats in live()), self._cut))
 
 
 def _add_new(into: dict[K, int], known: dict[K, int], where: K, count: int) -> None:
