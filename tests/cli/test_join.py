@@ -59,7 +59,7 @@ def test_expected_node_is_not_added_again(server: MemberServer, file: Path, stat
 def test_file_that_says_something_else_is_kept(server: MemberServer, file: Path) -> None:
     """It may be another node's."""
     (file.parent / "cluster-4.json").write_bytes(file.read_bytes())
-    with pytest.raises(CommandFailed, match=r"cluster-4\.json is there already"):
+    with pytest.raises(CommandFailed, match=r"cluster-4\.json exists already"):
         join()
     join("--to", "other.json")
     assert ClusterFile.load(file.parent / "other.json").nodes == (1, 2, 4)
@@ -107,7 +107,7 @@ def test_member_gets_a_file_that_is_missing(server: MemberServer, file: Path) ->
     join()
     assert ClusterFile.load(file.parent / "cluster-4.json").nodes == (1, 2, 4)
     (file.parent / "cluster-4.json").write_bytes(file.read_bytes())
-    with pytest.raises(CommandFailed, match=r"cluster-4\.json is there already"):
+    with pytest.raises(CommandFailed, match=r"cluster-4\.json exists already"):
         join()
 
 

@@ -192,4 +192,4 @@ def test_request_that_is_done_is_said_first(capsys: pytest.CaptureFixture[str]) 
     """A repetition would change nothing."""
     plan = {"stages": [STAGE], "warnings": [], "refusal": None}
     show_plan({"kind": "add", "node": 4, "state": "joining", "version": 3, "already": True, "plan": plan})
-    assert capsys.readouterr().out.startswith("add of node 4: done already, or in progress (node is joining)\n")
+    assert capsys.readouterr().out.startswith("add of node 4: already done, or in progress (node is joining)\n")
