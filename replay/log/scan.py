@@ -262,7 +262,7 @@ def scan(
         p: ScannedStream(counted_from=index, claimed=frozenset(claims.get(p, ())), until=until) for p, index in indexes.items()
     }
     from_block = source.start_block(indexes) if from_block is None else from_block
-    # Damage ends the pass where the loss is accepted, and is raised otherwise, also where no block is known.
+    # Damage ends the pass where the loss is accepted and the block is known; else it is raised.
     found, last_block, damage = _Pass(streams), source.last_block, None
     try:
         for place in source.read_with_gaps(from_block=from_block):

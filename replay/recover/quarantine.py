@@ -166,17 +166,12 @@ class QuarantineFile:
         if not os.path.exists(self.path):
             return
         kept = [call for call in self.read() if call.partition not in partitions]
-        temporary = f"{self.path}.tmp"
-        with open(temporary, "wb", opener=_open_no_link) as file:
-            file.writelines(orjson.dumps(call.to_json(), option=orjson.OPT_APPEND_NEWLINE) for call in kept)
-            file.flush()
-            os.fsync(file.fileno())
         if kept:
-            os.rename(temporary, self.path)
+            data = b"".join(orjson.dumps(call.to_json(), option=orjson.OPT_APPEND_NEWLINE) for call in kept)
+            RealFiles().write_file_atomic(self.path, data)
         else:
-            os.unlink(temporary)
             os.unlink(self.path)
-        RealFiles().fsync_dir(os.path.dirname(self.path))
+            RealFiles().fsync_dir(os.path.dirname(self.path))
 
 
 def _open_no_link(path: str, flags: int) -> int:
