@@ -311,7 +311,7 @@ def test_no_command_prints_what_a_terminal_obeys(
             "/v1/procedures/echo": {"result": {EVIL: EVIL}, "txn_id": "1024", "partition": 0},
             "/v1/snapshots": mangled({"snapshots": [{"partition": "0", "snapshot": "s"}]}),
             "/v1/deploy": {
-                **mangled({"version": "3", "pauses": "p", "instead": "i", "former_cannot_run": "f", "migrations": ["m"]}),
+                **mangled({"version": "3", "pauses": "p", "former_cannot_run": "f", "migrations": ["m"]}),
                 "changed": True, "pause_ms": 1.0, "partitions": {}, "steps": {EVIL: [[EVIL, EVIL, EVIL, 1.0]]},
             },
         }  # fmt: skip

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
+from cmdlog.member.leading.cluster_deployer import ClusterDeployer
 from cmdlog.node.deploying.deploy_errors import DeployNeedsMigration, SwitchUnfinished
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import CallRefused
+from cmdlog.node.outcome import CallOutcome, CallRefused
 from procedures.bundle import Bundle
-from tests.member.members import Members, ask_retried, members, number_of
+from procedures.storage.state import open_reader, read_schema
+from replay.state.trust import state_path
+from tests.member.members import Members, ask_retried, leads, members, number_of
+from tests.member.test_member_code import level
 from tests.node.deployed import MIGRATION, RENAMED, make_version
+from tests.node.rig import send
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -33,13 +41,13 @@ def follows(node: Node, version: int) -> bool:
     return node.status()["catalog_version"] == version and all(route.catalog == version for route in node.routes.values())
 
 
-def deployed(cluster: Members, bundle: Bundle) -> int:
+def deployed(cluster: Members, bundle: Bundle, *, migrate: bool = False) -> int:
     """The version that the bundle gets, from the node that leads: that may change meanwhile, and asking again is safe."""
     versions: list[int] = []
 
     def attempt() -> bool:
         with contextlib.suppress(CallRefused, SwitchUnfinished):
-            versions.append(cluster.leader().deployer.deploy(bundle)["version"])
+            versions.append(cluster.leader().deployer.deploy(bundle, migrate=migrate)["version"])
         return bool(versions)
 
     wait_for(attempt, why=cluster.told)
@@ -65,13 +73,85 @@ def test_every_node_follows_what_the_leader_deploys(three: Members, tmp_path: Pa
     wait_for(lambda: all(follows(node, 3) for node in three.nodes.values()), why=three.told)
 
 
-def test_a_cluster_refuses_to_pause(three: Members, tmp_path: Path) -> None:
-    """A migration is refused, whether asked for or not; the way to make it is named, also by a plan; and no node changes."""
-    deployer, bundle = three.leader().deployer, make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1]
-    for migrate in (False, True):
-        with pytest.raises(DeployNeedsMigration) as refused:
-            deployer.deploy(bundle, migrate=migrate)
-        assert "serve --migrate" in refused.value.hint
-    assert "serve --migrate" in deployer.deploy(bundle, plan=True)["instead"]
-    assert ask_retried(three.leader, "hit", key="second", id=1) == 1
-    assert all(follows(node, 1) for node in three.nodes.values())
+def rows_of(node: Node) -> list[list[Any]]:
+    """Tables and rows of each of its partitions, as its state files have them."""
+    found = []
+    for partition in range(node.settings.partitions):
+        connection, _ = open_reader(state_path(node.directory, partition))
+        with contextlib.closing(connection):
+            found.append([dict(read_schema(connection)), *connection.execute("SELECT * FROM tally ORDER BY id")])
+    return found
+
+
+class Load:
+    """A caller that goes on: each key once, repeated while it is refused or its outcome is unknown."""
+
+    def __init__(self, cluster: Members) -> None:
+        self._cluster, self._over = cluster, threading.Event()
+        self.answers: list[int] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            key, leaders = f"load{len(self.answers)}", [node for node in list(self._cluster.nodes.values()) if leads(node)]
+            with contextlib.suppress(CallRefused):
+                reply = send(leaders[0], "hit", key=key, id=7).wait() if leaders else None
+                if isinstance(reply, CallOutcome):
+                    self.answers.append(orjson.loads(reply.body))
+
+
+def test_migration_is_deployed_while_calls_come(three: Members, tmp_path: Path) -> None:
+    """It is refused without `migrate`. With it every caller is answered once, before or after, and all nodes hold the same."""
+    bundle = make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1]
+    with pytest.raises(DeployNeedsMigration):
+        three.leader().deployer.deploy(bundle)
+    assert three.leader().deployer.deploy(bundle, plan=True)["migrations"]
+    with Load(three) as load:
+        wait_for(lambda: len(load.answers) > 3, why=three.told)
+        assert deployed(three, bundle, migrate=True) == 2
+        before = len(load.answers)
+        wait_for(lambda: len(load.answers) > before + 3, why=three.told)
+    assert load.answers == sorted(load.answers)
+    wait_for(lambda: level(three) and all(follows(node, 2) for node in three.nodes.values()), why=three.told)
+    first, second, third = (rows_of(node) for node in three.nodes.values())
+    assert first == second == third
+    counts = {row[0]: row[1] for partition in first for row in partition[1:]}
+    assert counts == {1: 2, 7: 2 * load.answers.count(1) + load.answers.count(2)}, "the migration doubles, once"
+
+
+class Ends(Exception):
+    """The leader comes no further."""
+
+
+@pytest.mark.parametrize(
+    ("step", "version"), [("_is_drained", 1), ("_rehearse", 1), ("_propose_code", 2), ("_add_tables", 2), ("_runs", 2)]
+)
+def test_leader_that_ends_after_a_step_leaves_all_or_nothing(
+    three: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, version: int
+) -> None:
+    """Before the code is stated nothing has changed; from then on the next leader makes the tables before its first call."""
+    leader, taken = three.leader(), getattr(ClusterDeployer, step)
+
+    def end_after(*arguments: Any, **options: Any) -> None:
+        taken(*arguments, **options)
+        raise Ends
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterDeployer, step, end_after)
+        with pytest.raises(Ends):
+            leader.deployer.deploy(make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1], migrate=True)
+    three.close(number_of(leader))
+    assert ask_retried(three.leader, "hit", key="second", id=1) == version
+    wait_for(lambda: all(follows(node, version) for node in three.nodes.values()), why=three.told)
+    wait_for(lambda: level(three), why=three.told)
+    one, other = (rows_of(node) for node in three.nodes.values())
+    assert one == other
+    assert [row[1] for partition in one for row in partition[1:]] == [2 if version == 1 else 3]

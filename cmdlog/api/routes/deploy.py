@@ -45,7 +45,6 @@ class DeployResult(ClosedObject):
     partitions: dict[str, list[str]] = Field(description="partition -> SQL that changes its tables; those unchanged are left out")
     migrations: list[str] = Field(description="that run")
     pauses: str = Field(description="of a plan: why calls have to pause; empty if they do not")
-    instead: str = Field(description="of a plan: what to do if a deploy would be refused, since calls never pause for one")
     former_cannot_run: str = Field(description="of a plan: why the present code could not use the new tables; empty if it could")
     steps: dict[str, list[tuple[str, str, int, float]]] = Field(
         description="of a plan with migrations: partition -> migration, SQL, rows and seconds of each step on a copy"

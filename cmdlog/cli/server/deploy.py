@@ -104,9 +104,7 @@ def _show(answer: Mapping[str, Any], *, plan: bool) -> None:
     for partition, steps in answer["steps"].items():
         for migration, sql, rows, seconds in steps:
             out.text(f"partition {partition}, {migration or 'tables'}: {rows} rows in {seconds:.3f} s: {sql or 'by tx'}")
-    if answer.get("instead"):
-        out.text(f"a deploy would be refused, for it has {answer['pauses']}: {answer['instead']}")
-    elif answer["pauses"]:
+    if answer["pauses"]:
         out.text(f"calls pause for it, with --migrate, for about {answer['pause_ms']:g} ms: {answer['pauses']}")
     if answer["former_cannot_run"]:
         out.text(f"the former code cannot run after this: {answer['former_cannot_run']}")

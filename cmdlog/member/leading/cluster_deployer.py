@@ -1,37 +1,43 @@
 """Deploys on the node that leads a cluster: the same steps, but what it states is committed by a majority.
 
-One rule: additions first, then the code. Every node binds calls to a version as soon as its CATALOG entry is committed, so the
-tables must have grown by then; the former code runs on grown tables. A new leader that finds the tables without the code
-continues with the former code, whose declaration lets additions be.
+One rule: a change that calls can run beside is additions first, then the code. Every node binds calls to a version as soon as its
+CATALOG entry is committed, so the tables must have grown by then; the former code runs on grown tables. A new leader that finds
+the tables without the code continues with the former code, whose declaration lets additions be.
 
-Changes that pause calls are left to a rolling restart: each node would have to keep its transactions open until a majority has
-the entry.
+A change that pauses calls is made as a take-over makes it, by the leader of now: calls are refused, what was placed is run, each
+partition's change is tried out on its state; then the code is stated, and after it the tables. From the code on, every later
+leader adds what tables are missing before its first call (`cmdlog.member.leading.takeover`). So nothing is kept open.
 """
 
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import structlog
 
 from cmdlog.cluster.replication import Replication
 from cmdlog.member.member_code import MemberCode
 from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.node.deploying.deploy_answer import DeployAnswer
-from cmdlog.node.deploying.deploy_errors import SwitchUnfinished
-from cmdlog.node.deploying.deployer import Deployer, DeployGround
-from cmdlog.node.outcome import CallOutcome, Done, Reply
+from cmdlog.node.deploying.deploy_errors import MigrationRefused, SwitchUnfinished
+from cmdlog.node.deploying.deployer import DRAIN_S_MAX, LOG_S_MAX, MIGRATION_S_MAX, Deployer, DeployGround
+from cmdlog.node.deploying.prepared_sites import Entries
+from cmdlog.node.migrating.table_changes import NewTables, table_changes
+from cmdlog.node.outcome import CallOutcome, Done, MigratingRefusal, Reply
 from cmdlog.wal.format.record import RecordKind
+from cmdlog.wal.ids import TxnId, txn_tick
 from procedures import Database
+from procedures.errors import ProceduresError
+from procedures.procedure_versions import facts_of
+
+log = structlog.get_logger("cmdlog.cluster")
 
 
 class ClusterDeployer(Deployer):
     """See the module."""
-
-    instead_of_pause = (
-        "a cluster deploys additions alone; stop and start one node after the other with the new program and `serve --migrate`, "
-        "and the change is made when the first of them leads"
-    )
 
     def __init__(self, ground: DeployGround, driver: Replication, machine: SequencedMachine, code: MemberCode) -> None:
         super().__init__(ground)
@@ -53,12 +59,55 @@ class ClusterDeployer(Deployer):
             super()._place_entries(changes, done)
         self._driver.wake()
 
-    def _propose_code(self, value: Mapping[str, Any]) -> None:
+    def _migrate(self, db: Database, value: Mapping[str, Any], *, logged: bool) -> DeployAnswer:
+        began, intake = time.monotonic(), self._ground.sequencer.intake
+        intake.hold_calls()
+        try:
+            self._await(self._is_drained, "calls that were placed before have not ended", DRAIN_S_MAX)
+            entries = self._rehearse(db, value, is_new=not logged)
+            self._check_fit(self._record(value), entries)
+        except BaseException:
+            intake.accept_calls()
+            raise
+        self._check_held()
+        if not logged:  # from here on calls stay refused until the tables suit the code, here or at the next leader
+            self._propose_code(value, MIGRATION_S_MAX)
+        self._check_held()
+        self._add_tables(entries)
+        self._await(lambda: self._runs(int(value["version"])), "this node has not loaded the new code")
+        intake.accept_calls()
+        pause_ms = round((time.monotonic() - began) * 1000, 3)
+        log.info("code_deployed", catalog_version=int(value["version"]), bundle=str(value["hash"])[:12], pause_ms=pause_ms)
+        return DeployAnswer.of_entries(int(value["version"]), entries, pause_ms)
+
+    def _is_drained(self) -> bool:
+        """Everything that is committed is run, and nothing waits to be."""
+        with self._driver.lock:
+            return self._ground.sequencer.idle and self._machine.all_run
+
+    def _check_held(self) -> None:
+        """Raises: SwitchUnfinished, when leadership was lost: the hold of calls ended with it."""
+        if not isinstance(self._ground.sequencer.admission.refusal, MigratingRefusal):
+            raise SwitchUnfinished(
+                "this node led no more before the change was made", hint="ask the node that leads which version it runs"
+            )
+
+    def _rehearse(self, db: Database, value: Mapping[str, Any], *, is_new: bool) -> Entries:
+        """What the change is on every partition, tried out on its state, which stays as it is. Raises: MigrationRefused."""
+        ground, facts = self._ground, facts_of(value)
+        tick = txn_tick(TxnId(ground.sequencer.intake.reserve_txn()))
+        new = NewTables(db, int(value["version"]), ground.partitions, tick, migrates=True, facts=facts, is_new=is_new)
+        try:
+            return {partition: entry for partition, _, entry in table_changes(new, ground.directory)}
+        except ProceduresError as error:
+            raise MigrationRefused(str(error)) from error
+
+    def _propose_code(self, value: Mapping[str, Any], timeout_s: float = LOG_S_MAX) -> None:
         replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         with self._driver.lock:
             self._machine.state(RecordKind.CATALOG, value, replies.put)
         self._driver.wake()
-        self._await(lambda: not replies.empty(), "the new code is not committed")
+        self._await(lambda: not replies.empty(), "the new code is not committed", timeout_s)
         if not isinstance(reply := replies.get(), CallOutcome):
             raise SwitchUnfinished(f"the new code may not be committed: {reply}", hint="deploy the same code again")
 

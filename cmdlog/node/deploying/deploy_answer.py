@@ -18,16 +18,15 @@ class DeployAnswer:
     partitions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # partition -> SQL; unchanged ones are left out
     migrations: Sequence[str] = field(default_factory=list)  # that run
     pauses: str = ""  # of a plan: why calls have to pause
-    instead: str = ""  # of a plan: what to do where a deploy never pauses calls, and so would be refused
     former_cannot_run: str = ""  # of a plan: why the former code could not serve the new tables
     steps: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of a trial: partition -> [migration, SQL, rows, seconds]
     pause_ms: float = 0.0  # of a plan: as long as the slowest partition took
 
     @classmethod
-    def of_plan(cls, version: int, tables: Mapping[int, SchemaPlan], pauses: str, instead: str = "") -> Self:
+    def of_plan(cls, version: int, tables: Mapping[int, SchemaPlan], pauses: str) -> Self:
         """What would be done."""
         names = dict.fromkeys(name for plan in tables.values() for name in plan.pending)
-        return cls(version, True, {str(p): list(plan.statements) for p, plan in tables.items()}, list(names), pauses, instead)
+        return cls(version, True, {str(p): list(plan.statements) for p, plan in tables.items()}, list(names), pauses)
 
     def with_trial(self, trial: Mapping[str, Any]) -> DeployAnswer:
         """This plan, with what a trial on copies of the states has found."""

@@ -96,8 +96,6 @@ class DeployGround:
 class Deployer:
     """Any thread; one deploy at a time."""
 
-    instead_of_pause = ""  # what an operator does where calls never pause for a deploy; "": they may
-
     def __init__(self, ground: DeployGround) -> None:
         self._ground, self._next_index = ground, ground.next_index
         self._turn = threading.Lock()
@@ -162,10 +160,8 @@ class Deployer:
             self._check_fit(self._record(value))
         pausing = find_pausing(tables, narrowed_column(db, code.newest_value))
         if plan:
-            found = DeployAnswer.of_plan(version, tables, pausing, self.instead_of_pause if pausing else "")
+            found = DeployAnswer.of_plan(version, tables, pausing)
             return (found.with_trial(self._try_change(value)) if pausing else found).to_json()
-        if pausing and self.instead_of_pause:
-            raise DeployNeedsMigration(f"the code has {pausing}", hint=f"nothing changed; {self.instead_of_pause}")
         if pausing and not migrate:
             raise DeployNeedsMigration(f"the code has {pausing}")
         if pausing:
