@@ -124,17 +124,12 @@ class VoteReply(Message):
 
 @value
 class Append(Message):
-    """AppendEntries; the entries follow index `prev_index`, which has `prev_term`."""
+    """AppendEntries; the entry before the first one has `prev_term`."""
 
     kind = MessageKind.APPEND
     prev_term: Term
     commit: Index
     entries: Entries
-
-    @property
-    def prev_index(self) -> Index:
-        """Index of the entry before the first one."""
-        return Index(self.entries.first - 1)
 
 
 @value

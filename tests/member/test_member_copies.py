@@ -135,7 +135,7 @@ def test_restored_copy_equals_the_states(cluster: Members, tmp_path: Path, monke
         assert [(copy["node"], copy["percent"], copy["sent_bytes"]) for copy in status] == [(NEW, 100.0, manifest.size)]
         client.end(manifest.copy, CopyEnding.DONE)
         with pytest.raises(CopyRefused) as refused:
-            client.read_chunk(manifest.copy, 0, 0, 1)
+            next(client.read_chunks(manifest.copy, manifest.files[0]))
     assert refused.value.code == RefusalCode.UNKNOWN_COPY
     wait_for(lambda: held(node)[1] == [])
     cluster.close(number_of(node))

@@ -309,7 +309,7 @@ def test_a_follower_is_sent_what_follows_its_next_index() -> None:
     core.step(accept(B, 1, 1))
     core.propose([b"x", b"y"])
     (message,) = [message for message in member.take() if isinstance(message, Append)]
-    assert (message.receiver, message.prev_index, message.entries.payloads) == (B, 1, [b"x", b"y"])
+    assert (message.receiver, message.entries.first, message.entries.payloads) == (B, 2, [b"x", b"y"])
 
 
 def test_a_success_moves_next_and_match_index() -> None:
@@ -325,7 +325,7 @@ def test_a_failure_lowers_next_index_and_is_tried_again() -> None:
     core = lead(member)
     core.step(AppendReply(B, A, core.term, Index(5), True, Index(4), Term(2)))
     (message,) = [message for message in member.take() if isinstance(message, Append)]
-    assert (message.prev_index, message.prev_term) == (2, 1)
+    assert (message.entries.first, message.prev_term) == (3, 1)
 
 
 def test_what_a_majority_has_of_the_leaders_term_is_committed() -> None:

@@ -172,18 +172,11 @@ class CopyClient:
         self._rate = manifest.rate
         return manifest
 
-    def read_chunk(self, copy: bytes, file: int, offset: int, length: int) -> bytes:
-        """The bytes [offset, offset + length) of a file, at most `copy_frames.CHUNK_BYTES_MAX`.
-
-        Raises: CopyRefused, SourceLost, ChunkDamaged.
-        """
-        place = ChunkPlace(copy, file, offset, length)
-        self._send(CopyFrameKind.CHUNK, place.encode())
-        return self._receive_chunk(place)
-
     def read_chunks(self, copy: bytes, file: CopyFile, offset: int = 0) -> Iterator[bytes]:
         """The rest of a file from `offset` on, in pieces of at most `PIECE_BYTES`, some of them asked for ahead.
-        Nothing else may be called before the iterator ends or is closed. Raises: as `read_chunk`.
+        Nothing else may be called before the iterator ends or is closed.
+
+        Raises: CopyRefused, SourceLost, ChunkDamaged.
         """
         piece_bytes = self._piece_bytes()
         starts = iter(range(offset, file.size, piece_bytes))

@@ -85,7 +85,7 @@ class Endpoint:
 
 
 class PeerNetwork:
-    """A `PeerTransport` over TCP. Made in any thread; `start` begins, `stop` ends, and it is not started twice."""
+    """The network of peers, over TCP. Made in any thread; `start` begins, `stop` ends, and it is not started twice."""
 
     def __init__(
         self,

@@ -10,14 +10,12 @@ from __future__ import annotations
 import enum
 import ssl
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.multi_raft import Parcel
 from cmdlog.raft.wire.layout import Addressed, FrameFault
 
 
@@ -98,22 +96,6 @@ class PeerHandler(Protocol):
 
     def on_notice(self, notice: PeerNotice) -> None:
         """Something changed about a peer."""
-        ...
-
-
-class PeerTransport(Protocol):
-    """A network, as the driver sees it. Every method may be called from any thread, and none blocks."""
-
-    def send(self, parcels: Iterable[Parcel]) -> None:
-        """Queues messages for their receivers; what finds no room, or no connection, is dropped and counted."""
-        ...
-
-    def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
-        """From now on these are the nodes to speak with, and no others."""
-        ...
-
-    def status(self) -> NetworkStatus:
-        """What is shown to people."""
         ...
 
 

@@ -120,7 +120,7 @@ def test_answers_are_values() -> None:
         client.end(COPY, CopyEnding.DONE)
     with scripted(chunk(b"hello")) as client:
         client.connect()
-        assert client.read_chunk(COPY, 0, 3, 5) == b"hello"
+        assert next(client.read_chunks(COPY, replace(FILE, size=8), 3)) == b"hello"
 
 
 def test_answers_that_were_not_asked_for_end_the_connection() -> None:
@@ -186,7 +186,7 @@ def test_chunk_that_is_not_what_was_asked_for_is_an_error(script: Script, error:
     with scripted(script) as client:
         client.connect()
         with pytest.raises(error):
-            client.read_chunk(COPY, 0, 3, 5)
+            next(client.read_chunks(COPY, replace(FILE, size=8), 3))
 
 
 def test_frames_of_the_source_are_checked() -> None:

@@ -109,7 +109,7 @@ def test_source_that_stops_midway_is_lost(node: MadeUpNode, serve: Serve) -> Non
         with pytest.raises((SourceLost, CopyRefused)):
             list(pieces)
         with pytest.raises(SourceLost):
-            client.read_chunk(manifest.copy, 0, 0, 1)
+            next(client.read_chunks(manifest.copy, manifest.files[0]))
     wait_for(lambda: not node.held_folders() and not node.anchors)
 
 

@@ -212,9 +212,6 @@ def test_faults_are_shown_by_their_words() -> None:
     assert fault_text(Counter({FrameFault.MAC: 2, FrameFault.LENGTH: 0})) == {"mac": 2}
 
 
-pytestmark = pytest.mark.slow
-
-
 def tls_files(folder: Path) -> dict[str, Path]:
     """A certificate, its key and its authority."""
     folder.mkdir()

@@ -5,13 +5,14 @@ One rule: a test of the contract knows only `World`. Time passes in `until`, wha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from cmdlog.cluster.transport.peer_book import PeerBook
-from cmdlog.cluster.transport.peer_transport import NoticeKind, PeerTransport
+from cmdlog.cluster.transport.peer_transport import Address, NetworkStatus, NoticeKind
 from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.multi_raft import Parcel
 from cmdlog.wal.directory.instance import Identity
 from tests.cluster.proxy import HOLD, PASS, Proxy
 from tests.cluster.simulated_network import SimulatedNetwork
@@ -19,6 +20,22 @@ from tests.cluster.transport.netkit import ONE, THREE, TWO, NetNode, Recorder, i
 from tests.waiting import eventually
 
 NODES = (ONE, TWO, THREE)
+
+
+class PeerTransport(Protocol):
+    """A network, as the driver sees it. Every method may be called from any thread, and none blocks."""
+
+    def send(self, parcels: Iterable[Parcel]) -> None:
+        """Queues messages for their receivers; what finds no room, or no connection, is dropped and counted."""
+        ...
+
+    def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
+        """From now on these are the nodes to speak with, and no others."""
+        ...
+
+    def status(self) -> NetworkStatus:
+        """What is shown to people."""
+        ...
 
 
 class World(Protocol):
