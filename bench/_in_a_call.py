@@ -37,7 +37,7 @@ def run_calls(db: Database, procedure: str, *, calls: int, before: Callable[[], 
             digest_rows=True,
             millis_of=lambda txn: txn >> 21,
             progress=None,
-            facts=lambda _: VersionFacts.of_new_code(partitions),
+            facts=lambda _: VersionFacts(partitions),
         )
         executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, change=StatedChange(tuple(db.schema_statements())))
         for call in range(calls):

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from procedures import Database as Database
     from procedures import DefinitionError as DefinitionError
     from procedures import IntegrityError as IntegrityError
-    from procedures import TextNumeric as TextNumeric
     from procedures import Transaction as Transaction
 
 __version__ = "0.1.0"
@@ -70,7 +69,6 @@ __all__ = [
     "RetryPolicy",
     "ServerFault",
     "SessionExpired",
-    "TextNumeric",
     "TooLarge",
     "Transaction",
     "Unauthenticated",
@@ -84,7 +82,7 @@ __all__ = [
 _HOMES = {"open": ("cmdlog.node.embedded.embedded", "open_embedded"), "Embedded": ("cmdlog.node.embedded.embedded", "Embedded")}
 _HOMES |= {name: ("cmdlog.client", name) for name in ("AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy")}
 _HOMES |= {name: ("cmdlog.results", name) for name in ("QueryResult", "Result")}
-_FOR_AUTHORS = ("EACH", "Database", "DefinitionError", "IntegrityError", "TextNumeric", "Transaction")
+_FOR_AUTHORS = ("EACH", "Database", "DefinitionError", "IntegrityError", "Transaction")
 _HOMES |= {name: ("procedures", name) for name in _FOR_AUTHORS}
 _HOMES |= {name: ("cmdlog.errors", name) for name in __all__ if name not in _HOMES and name != "__version__"}
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from procedures.declaration.procedure import EACH
     from procedures.errors import DefinitionError, InvalidParameters, ProceduresError, StatementRefused
     from procedures.execution.context import Abort, Transaction
-    from procedures.numeric.numeric_types import TextNumeric
 
 __all__ = [
     "EACH",
@@ -29,14 +28,12 @@ __all__ = [
     "InvalidParameters",
     "ProceduresError",
     "StatementRefused",
-    "TextNumeric",
     "Transaction",
     "slot_of",
 ]
 
 _HOMES = {"Database": ("procedures.declaration.database", "Database"), "IntegrityError": ("apsw", "ConstraintError")}
 _HOMES["EACH"] = ("procedures.declaration.procedure", "EACH")
-_HOMES["TextNumeric"] = ("procedures.numeric.numeric_types", "TextNumeric")
 _HOMES |= {name: ("procedures.execution.context", name) for name in ("Abort", "Transaction")}
 _HOMES |= {name: ("procedures.declaration.hash_slots", name) for name in ("SLOTS", "slot_of")}
 _HOMES |= {name: ("procedures.errors", name) for name in __all__ if name not in _HOMES}

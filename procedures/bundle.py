@@ -27,21 +27,18 @@ import orjson
 import sqlalchemy
 from sqlalchemy.sql import Executable
 
-from procedures.bundle_dialect import KNOWN, TEXT_NUMERIC, dialect_of, rules_of
 from procedures.declaration.database import Database
-from procedures.declaration.dialect import StateDialect
-from procedures.deployed_code import deployed_code
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
-from procedures.execution.call_settings import settings_of
+from procedures.execution.call_settings import standard_settings
 from procedures.loaded_modules import LoadedModules, alias, raised_at
 from procedures.loading import loading
 from procedures.raised_errors import class_name, is_raised, repr_of
-from procedures.request_history import VersionFacts
 from procedures.source.main_module import MAIN, is_main
 from procedures.source.own_modules import main_name, own_modules, source_of
 from procedures.statements.compiled import sql_of
 
 STATEMENTS_KNOWN_MAX: Final = 4096  # whose SQL is remembered
+DIALECT: Final = 1  # rules for declarations, statements and results; a change that a replay would see gets the next number
 BUNDLE_BYTES_MAX: Final = 8 << 20  # a catalog record must fit a block beside others; an application's own sources are far smaller
 
 MODULE_NAME: Final = re.compile(r"[\w -]+(\.[\w -]+)*")  # wider than Python's: `importlib` takes any file
@@ -57,7 +54,7 @@ class Bundle:
     sql: Mapping[str, str]  # module.name of a statement -> its SQL
     procedures: Sequence[Mapping[str, Any]]  # in the order of the numbers in the log: name, parameters
     hash: str  # SHA-256, hexadecimal, of everything else but `requests`
-    dialect: int = TEXT_NUMERIC  # how its declarations and statements are compiled; the first is not written down
+    dialect: int = DIALECT  # how its declarations and statements are compiled
     optimize: int = 0  # that of `python -O`, by which `assert` and `__debug__` are compiled; 0 is not written down
     main: str = ""  # another name of the main module: `pkg.main` of `python -m pkg.main`, `main` of a script that is imported
     requests: Mapping[str, Any] = field(default_factory=dict)  # former signatures, by procedure; of the log, not of the code
@@ -72,8 +69,8 @@ class Bundle:
         """Raises: BundleForged when the bytes are no bundle, or not the one that their hash names."""
         try:
             value = orjson.loads(data)
-            content = {name: value[name] for name in ("target", "modules", "packages", "sql", "procedures")}
-            content |= {name: value[name] for name in ("dialect", "optimize", "main") if name in value}
+            content = {name: value[name] for name in ("target", "modules", "packages", "sql", "procedures", "dialect")}
+            content |= {name: value[name] for name in ("optimize", "main") if name in value}
             bundle = cls(**content, hash=str(value["hash"]), requests=value.get("requests", {}))
             found = _hash(content)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
@@ -95,9 +92,9 @@ def capture_bundle(db: Database, target: str | None = None) -> Bundle:
         "target": target,
         "modules": {name: source_of(module) for name, module in modules.items()},
         "packages": sorted(name for name, module in modules.items() if hasattr(module, "__path__")),
-        "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in _statements(module, db).items()},
+        "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in _statements(module).items()},
         "procedures": [{"name": p.name, "parameters": list(p.parameter_names)} for p in db.procedure_list],
-        **({"dialect": dialect} if (dialect := dialect_of(db)) != TEXT_NUMERIC else {}),
+        "dialect": DIALECT,
         **({"optimize": sys.flags.optimize} if sys.flags.optimize else {}),
         **({"main": main} if (main := main_name(modules)) else {}),
     }
@@ -133,11 +130,11 @@ def load_bundle(bundle: Bundle) -> Database:
             f"bundle {bundle.hash[:12]} of {bundle.target} holds no source (it was typed at a prompt or in a notebook); "
             "only the very same program can run it"
         )
-    if bundle.dialect not in KNOWN:
+    if bundle.dialect != DIALECT:
         raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} was made by a newer version of cmdlog; use that version")
     loaded = LoadedModules(bundle)
     try:
-        with settings_of(VersionFacts(requests=bundle.requests))(), deployed_code(), loading(), rules_of(bundle.dialect):
+        with standard_settings(), loading():
             module = loaded.load(module_name)
         db = getattr(module, attribute)
     except Exception as error:
@@ -153,10 +150,7 @@ def load_bundle(bundle: Bundle) -> Database:
         )
     names = {alias(name): name for name in bundle.modules}
     here = {
-        f"{names[name]}.{key}": sql
-        for name, m in loaded.modules.items()
-        if name in names
-        for key, sql in _statements(m, db).items()
+        f"{names[name]}.{key}": sql for name, m in loaded.modules.items() if name in names for key, sql in _statements(m).items()
     }
     for name, sql in bundle.sql.items():
         if here.get(name) != sql:
@@ -208,7 +202,7 @@ def _content(bundle: Bundle) -> dict[str, Any]:
         "packages": list(bundle.packages),
         "sql": dict(bundle.sql),
         "procedures": list(bundle.procedures),
-        **({"dialect": bundle.dialect} if bundle.dialect != TEXT_NUMERIC else {}),
+        "dialect": bundle.dialect,
         **({"optimize": bundle.optimize} if bundle.optimize else {}),
         **({"main": bundle.main} if bundle.main else {}),
     }
@@ -230,13 +224,13 @@ def _find_target(db: Database) -> str:
     raise BundleError(f"database {db.name!r} is in no module; keep it in a module-level name")
 
 
-def _statements(module: ModuleType, db: Database) -> dict[str, str]:
+def _statements(module: ModuleType) -> dict[str, str]:
     """Module-level names of statements -> SQL. Names that another module of the bundle holds too appear in both."""
     found = {}
     for name, value in sorted(vars(module).items()):
         if isinstance(value, Executable) and not isinstance(value, ModuleType):
             with contextlib.suppress(StatementRefused):
-                found[name] = _known_sql(_Same(value), db.dialect)
+                found[name] = _known_sql(_Same(value))
     return found
 
 
@@ -254,6 +248,6 @@ class _Same:
 
 
 @functools.lru_cache(maxsize=STATEMENTS_KNOWN_MAX)
-def _known_sql(same: _Same, dialect: StateDialect) -> str:
+def _known_sql(same: _Same) -> str:
     """`sql_of`, once for each statement: half a millisecond. Raises: StatementRefused."""
-    return sql_of(same.statement, dialect)
+    return sql_of(same.statement)

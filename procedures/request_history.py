@@ -4,15 +4,12 @@ A key's outcome is stored with a hash of the procedure's name and its parameters
 signature binds the same request to other positions. So a CATALOG record states, for each procedure whose signature changed, the
 former ones, and a retry is also compared with the hashes that its request would have had under those.
 
-One rule: what is compared depends on the CATALOG record of the batch alone. A record without this member, as early ones are, has
-no former signatures, and its batches replay as they ran.
+One rule: what is compared depends on the CATALOG record of the batch alone.
 
 A signature is hashed under a name of its own, `seed`: that of the procedure for the first one, else with the parameters' names.
 So two requests that share their values by position, and differ by name, are not taken for the same.
 
-Under names that no procedure can have, the same member states the settings of the interpreter that the version's calls run with:
-they are in the text of the bundle and not in its hash, so they come wherever that version's code comes, and the same code keeps
-what it was stated with.
+Under a name that no procedure can have, the same member states which columns may take less than before (`JUDGED`).
 """
 
 from __future__ import annotations
@@ -29,10 +26,7 @@ from procedures.wire.request_hash import request_hash, request_seed
 from procedures.wire.sent_request import given_hash
 
 FORMER_MAX: Final = 8  # signatures of a procedure that are remembered; keys live a day, deploys are rarer than that
-DECIMALS: Final = "decimal context"  # among the procedures; with a space, it is the name of none
-JUDGED: Final = "judged columns"  # likewise: table → columns whose rows are judged before the version may have them
-SETTINGS: Final = "interpreter settings"  # the others of `procedures.execution.call_settings`
-STANDARD: Final[Mapping[str, Mapping[str, Any]]] = {DECIMALS: {"form": 1}, SETTINGS: {"form": 1}}
+JUDGED: Final = "judged columns"  # with a space, it is the name of no procedure: table → columns whose rows are judged first
 Stated = Mapping[str, Any]  # of one procedure, as the record has it: {"seed", "former": [{"seed", "parameters", "defaults"}]}
 
 
@@ -57,27 +51,12 @@ class VersionFacts:
     """What a catalog version says beside its code."""
 
     partitions: int | None = None  # how many there are; None: rows are not judged by the partition they belong to
-    requests: Mapping[str, Stated] = field(default_factory=dict)  # by procedure: its former signatures; and `STANDARD`
-
-    @property
-    def standard_decimals(self) -> bool:
-        """Whether calls run in the standard decimal context. Early records say nothing: it is then that of the thread."""
-        return DECIMALS in self.requests
+    requests: Mapping[str, Stated] = field(default_factory=dict)  # by procedure: its former signatures; and `JUDGED`
 
     @property
     def judged(self) -> Mapping[str, Sequence[str]] | None:
         """Columns that may take less than those of the version before it; None where that is not known."""
         return self.requests.get(JUDGED)
-
-    @property
-    def standard_settings(self) -> bool:
-        """Whether they run with all of the standard settings. Earlier records say nothing: they are those of the process."""
-        return SETTINGS in self.requests
-
-    @classmethod
-    def of_new_code(cls, partitions: int | None = None) -> Self:
-        """What code that has no record yet will run by."""
-        return cls(partitions, STANDARD)
 
 
 def defaults_of(procedure: Procedure) -> dict[str, Any]:
@@ -86,12 +65,9 @@ def defaults_of(procedure: Procedure) -> dict[str, Any]:
 
 
 def next_requests(procedures: Sequence[Procedure], before: Mapping[str, Any] | None) -> dict[str, Stated]:
-    """What the next version's record says, given the value of the record before it. Only of procedures with a history.
-
-    Every new version states the standard settings, whatever the one before it has.
-    """
+    """What the next version's record says, given the value of the record before it. Only of procedures with a history."""
     known = requests_of(before or {})
-    found: dict[str, Stated] = dict(STANDARD)
+    found: dict[str, Stated] = {}
     for stated in (before or {}).get("procedures", ()):
         procedure = next((one for one in procedures if one.name == stated["name"]), None)
         if procedure is None:

@@ -3,8 +3,8 @@
 A text of the framework is part of an outcome: it goes into the answer, the server's log, `/v1/status` and the page. So it names
 table, constraint and columns; a procedure finds the values in the exception's `params`.
 
-One rule: each text that could show a value asks `value_in_text`. Outcomes are compared by replays, so code bundles of before this
-rule keep their texts: values are shown while such a bundle is loaded (`bundle_dialect`) and while its calls run (`Catalog.open`).
+The exception is a rehearsal of migrations at the command line: its reader has the files, and needs key and value of the first row
+that a change refuses.
 """
 
 from __future__ import annotations
@@ -16,24 +16,14 @@ from typing import Any
 
 from procedures.context_flags import raised
 
-VALUES_SHOWN: ContextVar[bool] = ContextVar("values_shown", default=False)
+_SHOWN: ContextVar[bool] = ContextVar("values_shown", default=False)
 
 
 def values_shown() -> AbstractContextManager[None]:
-    """Errors show values inside, and those of databases that are declared inside: for code bundles of that time."""
-    return raised(VALUES_SHOWN)
-
-
-def values_are_shown() -> bool:
-    return VALUES_SHOWN.get()
+    """What a migration refuses inside is shown with its values."""
+    return raised(_SHOWN)
 
 
 def value_in_text(value: Any, show: Callable[[Any], str], instead: str) -> str:
-    """The words instead of it; in texts of before, the value as `show` writes it."""
-    return show(value) if VALUES_SHOWN.get() else instead
-
-
-def wrong_kind(value: Any) -> str:
-    """What a conversion says of a stored value that it cannot read."""
-    kind = type(value).__name__
-    return value_in_text(value, lambda shown: f"{shown!r} ({kind})", f"a value of type {kind}")
+    """The words instead of it; the value as `show` writes it where values are shown."""
+    return show(value) if _SHOWN.get() else instead

@@ -5,8 +5,6 @@ One rule: an entry's meaning depends on the log and the code bundles alone; noth
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -29,7 +27,6 @@ from procedures.procedure_versions import facts_of, partitions_of
 from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState
 
-FRAMES_MORE: Final = 250  # a replay is deeper on Python's stack than a node: 20 frames in a worker, 100 in a tool
 NO_FACTS: Final = VersionFacts()
 NO_SKIPS: Final[Mapping[int, Collection[int]]] = {}
 
@@ -151,37 +148,6 @@ def stated_change(change: SchemaChange, record: Record) -> StatedChange:
     """What a SCHEMA record does. Raises: BadRecord."""
     with naming_record(record):
         return StatedChange.from_json(change.value)
-
-
-class _Room:
-    """More room on the stack while calls are replayed: a call that came near the limit and was answered must pass again."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0  # the limit is the process's, its threads may replay several partitions
-        self._limit = 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._users == 0:
-                self._limit = sys.getrecursionlimit()
-                sys.setrecursionlimit(self._limit + FRAMES_MORE)
-            self._users += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0 and sys.getrecursionlimit() == self._limit + FRAMES_MORE:  # else the application set its own
-                sys.setrecursionlimit(self._limit)
-
-
-_ROOM = _Room()
-
-
-def replay_calls(executor: Executor, calls: Invocations) -> Applied:
-    """Applies a batch that was applied before, elsewhere. Raises: EnvironmentFault, BatchRefused."""
-    with _ROOM:
-        return executor.apply(calls)
 
 
 def invocations(batch: Batch, skips: Collection[int], count: int = -1) -> Invocations:

@@ -9,8 +9,6 @@ files of different partitions are one table, and the columns of a table are know
 | Boolean | INTEGER | bool |
 | Float, Double | REAL | double |
 | Numeric(p, s) | INTEGER, units of 10^-s | decimal(p, s) |
-| TextNumeric(p, s), p up to 38 | TEXT | decimal(p, s) |
-| other TextNumeric | TEXT | string: the digits as they were written |
 | DateTime | TEXT | timestamp in microseconds, UTC |
 | Date | TEXT | date |
 | Uuid, JSON, String, Text, Enum | TEXT | string |
@@ -35,7 +33,6 @@ from sqlalchemy import types
 from procedures.numeric.marks import marked_numerics, numeric_digits
 from procedures.storage.state import rows_of
 
-DECIMAL_DIGITS_MAX: Final = 38  # of a decimal that DuckDB and Spark read
 UNFIT: Final = (TypeError, ValueError, InvalidOperation, OverflowError)  # of `convert`; pyarrow's own errors are others
 Convert = Callable[[Any], Any]
 _NUMERIC_KIND: Final = re.compile(r"numeric\(([0-9]+),([0-9]+)\)")
@@ -79,11 +76,6 @@ def column_type(arrow: Any, kind: str, declared: Any) -> ColumnType:
         return ColumnType(arrow.timestamp("us", tz="UTC"), _to_datetime)
     if isinstance(wanted, types.Date):
         return ColumnType(arrow.date32(), date.fromisoformat)
-    if isinstance(wanted, types.Numeric) and not isinstance(wanted, types.Float):
-        digits, scale = wanted.precision, wanted.scale
-        if digits is not None and scale is not None and digits <= DECIMAL_DIGITS_MAX:
-            return ColumnType(arrow.decimal128(digits, scale), _to_decimal)
-        return ColumnType(arrow.string(), _to_digits)
     by_kind: dict[str, ColumnType] = {
         "INTEGER": ColumnType(arrow.int64(), _only(int)),
         "INT": ColumnType(arrow.int64(), _only(int)),
@@ -128,17 +120,3 @@ def _to_datetime(value: Any) -> datetime:
     if moment.tzinfo is None:
         raise ValueError("a time without its UTC offset")
     return moment
-
-
-def _to_decimal(value: Any) -> Decimal:
-    if type(value) is not str:
-        raise TypeError(f"{type(value).__name__} instead of digits")
-    number = Decimal(value)
-    if not number.is_finite():
-        raise ValueError("not finite")
-    return number
-
-
-def _to_digits(value: Any) -> str:
-    _to_decimal(value)
-    return str(value)

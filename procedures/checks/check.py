@@ -34,7 +34,6 @@ from procedures.declaration.database import Database
 from procedures.errors import DefinitionError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
 from procedures.execution.executor import Executor, Invocations, Status
 from procedures.migration.stated_change import StatedChange
-from procedures.numeric.numeric_types import TextNumeric
 from procedures.statements.compiled import is_statement, sql_of
 
 CALLS = 2000
@@ -62,7 +61,6 @@ def check(target: str | Database, *, seed: int = 1, calls: int = CALLS, given: s
     findings += _check_statements(database, sources)
     findings += find_misrouted(database, sources)
     findings += check_migrations(name, database, given)
-    findings += _find_text_numerics(database, module.__name__)
     if hasattr(module, "workload") and module.__name__ != "__main__":
         findings += _double_run(name, seed=seed, calls=calls)
     return sorted(findings, key=lambda finding: (finding.severity, finding))
@@ -80,26 +78,14 @@ def _check_declarations(db: Database, module: str) -> Iterator[Finding]:
         yield Finding(module, 0, "declaration", "error", "", str(error))
 
 
-def _find_text_numerics(db: Database, module: str) -> Iterator[Finding]:
-    """Columns whose numbers are text, and how to move them."""
-    for name, info in db.tables.items():
-        for column in info.table.columns:
-            if isinstance(column.type, TextNumeric):
-                yield Finding(
-                    module, 0, "text-numeric", "warning", f"{name}.{column.name}",
-                    "its numbers are text: stored and read, never compared or summed in SQL. To move, declare a second table "
-                    "with Numeric(p, s), p up to 18, and copy the rows in a procedure",
-                )  # fmt: skip
-
-
 def _check_statements(db: Database, modules: Iterable[str]) -> Iterator[Finding]:
     """Statements at module level that no procedure could run."""
     for name in sorted(modules):
         for variable, value in sorted(vars(sys.modules[name]).items()):
             if is_statement(value):
                 try:
-                    sql_of(value, db.dialect)
-                    problems = find_silent_parts(value, db.dialect)
+                    sql_of(value)
+                    problems = find_silent_parts(value)
                 except StatementRefused as error:
                     problems = [str(error)]
                 yield from (Finding(name, 0, "statement", "error", variable, problem) for problem in problems)

@@ -78,7 +78,7 @@ class _Misrouted:
         if not is_statement(statement):
             return
         try:
-            compiled = compile_statement(statement, self._database.dialect)
+            compiled = compile_statement(statement)
         except StatementRefused:
             return  # which is a finding of its own
         given = _given(call)

@@ -5,7 +5,6 @@ It holds no connection and no state. A node, an embedded engine, a replay and a 
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -16,21 +15,14 @@ from sqlalchemy import MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import SchemaItem
 
-from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect, dialect_with
-from procedures.declaration.grouped_operands import operands_are_ungrouped
-from procedures.declaration.hash_slots import keys_are_unjudged
-from procedures.declaration.joined_bytes import bytes_are_numbers, is_bytes
 from procedures.declaration.migration import Migration, build_migration, check_name
 from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
 from procedures.declaration.schema import check_table, create_statements
 from procedures.declaration.schema_plan import SchemaPlan, check_older_program, plan_migrations, plan_schema
 from procedures.declaration.schema_trial import try_references, try_table
-from procedures.declaration.stored_forms import READ_BY_FORM, form_of, forms_are_unchecked
-from procedures.deployed_code import deployed_code, is_deployed
 from procedures.errors import DefinitionError
+from procedures.loading import is_loading
 from procedures.numeric.columns import set_stored_types
-from procedures.numeric.numeric_types import arguments_are_ignored, is_exact, numerics_are_text
-from procedures.shown_values import values_are_shown
 from procedures.source.main_module import share_main
 
 if TYPE_CHECKING:
@@ -71,7 +63,6 @@ class TableInfo:
     table: Table
     partition_by: str | None  # column; None for a replicated table
     replicated: bool  # every partition holds all rows
-    dialect: StateDialect = DIALECT  # how its declaration is compiled
 
 
 class Database:
@@ -95,17 +86,7 @@ class Database:
         self._procedures: dict[str, Procedure] = {}
         self._listed: tuple[Procedure, ...] | None = None
         self._migrations: tuple[Migration, ...] = ()
-        self._numerics_are_text = numerics_are_text()
-        self._forms_are_unchecked = forms_are_unchecked()
-        self._arguments_are_ignored = arguments_are_ignored()
-        self._has_forms = False  # a column that is read by the form of its values
-        self._has_numerics = False
-        self._bytes_are_numbers = bytes_are_numbers()
-        self._has_bytes = False  # in a column, a parameter or a result
-        self._keys_are_unjudged = keys_are_unjudged()
-        self._operands_are_ungrouped = operands_are_ungrouped()
-        self.shows_values = values_are_shown()  # in the texts of errors
-        self._is_deployed = is_deployed()
+        self._is_tried = not is_loading()  # what the log has was tried when it was declared
         self._model: Any = None
 
     def table(
@@ -137,25 +118,21 @@ class Database:
             table = Table(name, self.metadata, *items, comment=comment, info=info or {})
         except SQLAlchemyError as error:
             raise DefinitionError(f"table {name!r}: {error}") from None
-        self._has_numerics |= any(is_exact(column.type) for column in table.columns)  # its conditions are compiled by that
-        self._has_bytes |= any(map(is_bytes, table.columns))
         try:
             if partition_by is not None and partition_by not in table.columns:
                 raise DefinitionError(f"table {name!r}: partition_by={partition_by!r} is none of its columns")
-            set_stored_types(table, partition_by, as_text=self._numerics_are_text)
-            check_table(table, self.dialect, partition_by=partition_by)
-            if not self._numerics_are_text:
-                self._check_references(table, partition_by)
-                if not is_deployed():
-                    try_table(table)
+            set_stored_types(table, partition_by)
+            check_table(table, partition_by=partition_by)
+            self._check_references(table, partition_by)
+            if self._is_tried:
+                try_table(table)
         except DefinitionError:
             self.metadata.remove(table)
             raise
         except SQLAlchemyError as error:
             self.metadata.remove(table)
             raise DefinitionError(f"table {name!r}: {error}") from None
-        self._has_forms |= any(form_of(column) in READ_BY_FORM for column in table.columns)
-        self._tables[name] = TableInfo(table, partition_by, replicated, self.dialect)
+        self._tables[name] = TableInfo(table, partition_by, replicated)
         return table
 
     @property
@@ -205,7 +182,6 @@ class Database:
             if procedure.name in self._procedures:
                 raise DefinitionError(f"procedure {procedure.name!r} is declared twice")
             self._procedures[procedure.name] = procedure
-            self._has_bytes |= procedure.has_bytes
             self._listed = None
             mark_procedure(procedure)
             return function
@@ -242,22 +218,6 @@ class Database:
         return self._listed
 
     @property
-    def dialect(self) -> StateDialect:
-        """How its statements are compiled."""
-        if self._numerics_are_text:
-            return TEXT_NUMERIC_DIALECT
-        checks_forms = self._has_forms and not self._forms_are_unchecked
-        ignores_arguments = self._arguments_are_ignored or not self._has_numerics  # without a column for it, code stays as it was
-        joins_bytes = self._has_bytes and not self._bytes_are_numbers
-        return dialect_with(
-            checks_forms=checks_forms,
-            ignores_arguments=ignores_arguments,
-            joins_bytes=joins_bytes,
-            judges_keys=not self._keys_are_unjudged,
-            groups_operands=not self._operands_are_ungrouped,
-        )
-
-    @property
     def procedures(self) -> Mapping[str, Procedure]:
         return MappingProxyType(self._procedures)
 
@@ -270,14 +230,6 @@ class Database:
 
         Raises: DefinitionError, also for a table on `metadata` that was not declared here.
         """
-        if self._numerics_are_text:
-            return
-        with deployed_code() if self._is_deployed else contextlib.nullcontext():
-            self._check_tables()
-        if not self._is_deployed:
-            try_references(self.metadata.tables.values())
-
-    def _check_tables(self) -> None:
         for name, table in self.metadata.tables.items():
             if name not in self._tables:
                 raise DefinitionError(
@@ -285,8 +237,10 @@ class Database:
                     f"it with db.table({name!r}, …), or its class as a db.Model"
                 )
             info = self._tables[name]
-            check_table(table, self.dialect, partition_by=info.partition_by)
+            check_table(table, partition_by=info.partition_by)
             self._check_references(table, info.partition_by)
+        if self._is_tried:
+            try_references(self.metadata.tables.values())
 
     def _check_references(self, table: Table, partition_by: str | None) -> None:
         """A foreign key holds where both rows are: it must not say something else on each partition.
@@ -307,7 +261,7 @@ class Database:
                     "and check it in the procedure"
                 )
             joined = {(key.parent.name, key.column.name) for key in constraint.elements}
-            if partition_by is not None and (partition_by, target) not in joined and not is_deployed():
+            if partition_by is not None and (partition_by, target) not in joined:
                 pairs = ", ".join(f"{one} → {referred.name}.{other}" for one, other in sorted(joined))
                 raise DefinitionError(
                     f"table {table.name!r} is partitioned by {partition_by!r}, and its foreign key ({pairs}) refers to "
@@ -319,12 +273,12 @@ class Database:
     def schema_statements(self) -> list[str]:
         """DDL that makes an empty state ready for this application. Raises: DefinitionError."""
         self.check_tables()
-        return create_statements((info.table for info in self._tables.values()), self.dialect)
+        return create_statements(info.table for info in self._tables.values())
 
     def plan_schema(self, existing: Mapping[str, str]) -> list[str]:
         """Statements that lead from a state's tables to these; see `schema_plan.plan_schema`. Raises: DefinitionError."""
         self.check_tables()
-        return plan_schema(existing, (info.table for info in self._tables.values()), self.dialect)
+        return plan_schema(existing, (info.table for info in self._tables.values()))
 
     def plan_change(self, existing: Mapping[str, str], done: Collection[str] | None) -> SchemaPlan:
         """What leads from a state's tables to these, with the migrations that it lacks.

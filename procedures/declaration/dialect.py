@@ -5,7 +5,6 @@ How single values are stored is in `stored_types`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from math import isfinite
 from types import MappingProxyType
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 from sqlalchemy import types
-from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, SQLiteDialect, SQLiteTypeCompiler
+from sqlalchemy.dialects.sqlite.base import SQLiteDialect, SQLiteTypeCompiler
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import Label, UnaryExpression
 
@@ -33,7 +32,7 @@ from procedures.declaration.stored_types import (
 )
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
-from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric
+from procedures.numeric.numeric_types import ScaledNumeric
 from procedures.numeric.schema_compiler import ExactDDLCompiler
 from procedures.numeric.shapes import fold_steps, results_of
 
@@ -42,11 +41,6 @@ Processor = Callable[[Any], Any] | None
 
 class _TypeCompiler(SQLiteTypeCompiler):
     """Names of the column types that a STRICT table accepts."""
-
-    def visit_numeric(self, type_: Any, **kw: Any) -> str:
-        return "INTEGER" if isinstance(type_, ScaledNumeric) else "TEXT"
-
-    visit_NUMERIC = visit_DECIMAL = visit_numeric
 
     def _text(self, type_: Any, **kw: Any) -> str:
         return "TEXT"
@@ -58,8 +52,8 @@ class _TypeCompiler(SQLiteTypeCompiler):
     def _integer(self, type_: Any, **kw: Any) -> str:
         return "INTEGER"
 
-    visit_integer = visit_big_integer = visit_small_integer = visit_boolean = _integer
-    visit_BIGINT = visit_SMALLINT = visit_INTEGER = visit_BOOLEAN = _integer
+    visit_integer = visit_big_integer = visit_small_integer = visit_boolean = visit_numeric = _integer
+    visit_BIGINT = visit_SMALLINT = visit_INTEGER = visit_BOOLEAN = visit_NUMERIC = visit_DECIMAL = _integer
 
     def visit_type_decorator(self, type_: Any, **kw: Any) -> str:
         if isinstance(type_, types.Interval) and types.Interval in self.dialect.colspecs:
@@ -123,9 +117,8 @@ class StateCompiler(ExactCompiler):
 
     def visit_binary(self, binary: Any, override_operator: Any = None, **kw: Any) -> Any:
         operator = override_operator or binary.operator
-        if self.dialect.groups_operands:
-            binary = group_operands(binary, operator)
-        if operator in _COMPARISONS and self.dialect.checks_forms:
+        binary = group_operands(binary, operator)
+        if operator in _COMPARISONS:
             check_compared(binary, binary.left, binary.right)
         if operator in _ARITHMETIC:
             sides = binary.left.type, binary.right.type
@@ -137,21 +130,21 @@ class StateCompiler(ExactCompiler):
                 raise StatementRefused(
                     f"<{binary}>: an Interval is added to another one, or subtracted; compute others in Python"
                 )
-        if self.dialect.joins_bytes and (joined := sides_of_join(binary, operator)) is not None:
+        if (joined := sides_of_join(binary, operator)) is not None:
             kw.pop("add_to_result_map", None)
             left, right = (self.process(side, **kw) for side in joined)
             return f"CAST({left} || {right} AS BLOB)"
         return super().visit_binary(binary, override_operator=override_operator, **kw)
 
     def visit_unary(self, unary: Any, *args: Any, **kw: Any) -> Any:
-        if self.dialect.groups_operands and unary.operator not in (None, operators.inv, operators.exists):
+        if unary.operator not in (None, operators.inv, operators.exists):
             unary = group_operands(unary, unary.operator)
         return super().visit_unary(unary, *args, **kw)
 
     def visit_expression_clauselist(self, clauselist: Any, **kw: Any) -> Any:
-        if self.dialect.groups_operands and clauselist.operator not in (operators.and_, operators.or_):
+        if clauselist.operator not in (operators.and_, operators.or_):
             clauselist = group_operands(clauselist, clauselist.operator)
-        if self.dialect.joins_bytes and any(map(is_bytes, clauselist.clauses)):
+        if any(map(is_bytes, clauselist.clauses)):
             return self.process(fold_steps(clauselist), **kw)
         return super().visit_expression_clauselist(clauselist, **kw)
 
@@ -161,28 +154,23 @@ class StateCompiler(ExactCompiler):
         return super().visit_over(over, **kwargs)
 
     def visit_case(self, clause: Any, **kw: Any) -> Any:
-        if self.dialect.checks_forms:
-            check_results("CASE", results_of(clause))
+        check_results("CASE", results_of(clause))
         return super().visit_case(clause, **kw)
 
     def visit_cast(self, cast: Any, **kwargs: Any) -> Any:
-        if self.dialect.checks_forms:
-            check_cast(cast)
+        check_cast(cast)
         return super().visit_cast(cast, **kwargs)
 
     def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> Any:
-        if self.dialect.checks_forms:
-            check_written(insert_stmt)
+        check_written(insert_stmt)
         return super().visit_insert(insert_stmt, *args, **kw)
 
     def visit_update(self, update_stmt: Any, *args: Any, **kw: Any) -> Any:
-        if self.dialect.checks_forms:
-            check_written(update_stmt)
+        check_written(update_stmt)
         return super().visit_update(update_stmt, *args, **kw)
 
     def visit_on_conflict_do_update(self, on_conflict: Any, **kw: Any) -> Any:
-        if self.dialect.checks_forms:
-            check_set(self.stack[-1]["selectable"].table.c, dict(on_conflict.update_values_to_set))
+        check_set(self.stack[-1]["selectable"].table.c, dict(on_conflict.update_values_to_set))
         return super().visit_on_conflict_do_update(on_conflict, **kw)
 
     def fetch_clause(self, select: Any, **kw: Any) -> Any:
@@ -195,10 +183,9 @@ class StateCompiler(ExactCompiler):
 
     def visit_function(self, func: Any, add_to_result_map: Any = None, **kwargs: Any) -> Any:
         name = func.name.lower()
-        if name in _CHOOSING and self.dialect.checks_forms:
+        if name in _CHOOSING:
             check_results(f"{name}()", func.clauses)
-        if self.dialect.joins_bytes:
-            check_no_text_of_bytes(func)
+        check_no_text_of_bytes(func)
         for argument in func.clauses:
             times, interval = _is_time(argument.type), _is_interval(argument.type)
             if (times or interval) and name not in _TYPED_FUNCTIONS and not (interval and name == "sum"):
@@ -214,7 +201,6 @@ class StateDialect(SQLiteDialect):
     """SQLite as the state of a partition speaks it: named parameters, exact values, STRICT types."""
 
     supports_statement_cache = True
-    is_exact = True  # Numeric(p, s) is an exact integer
     type_compiler_cls = _TypeCompiler
     statement_compiler: Any = StateCompiler
     ddl_compiler: Any = ExactDDLCompiler
@@ -225,7 +211,6 @@ class StateDialect(SQLiteDialect):
             if kind not in {types.DateTime, types.Date, types.Time, types.Float}
         },
         types.Numeric: ScaledNumeric,
-        TextNumeric: TextNumeric,
         types.Float: NumberFloat,
         types.DateTime: UtcDateTime,
         types.Date: IsoDate,
@@ -238,50 +223,13 @@ class StateDialect(SQLiteDialect):
         types.Boolean: StoredBoolean,
     }
 
-    def __init__(
-        self,
-        *,
-        checks_forms: bool = True,
-        ignores_arguments: bool = False,
-        joins_bytes: bool = True,
-        judges_keys: bool = True,
-        groups_operands: bool = True,
-    ) -> None:
-        """How its statements are compiled.
-
-        Args:
-            checks_forms: one in which two forms meet is refused (`stored_forms`).
-            ignores_arguments: what rounding a Numeric does not take has no effect.
-            joins_bytes: `+` and `||` join bytes (`joined_bytes`).
-            judges_keys: one that looks for a key of another partition is refused (`statements.pinned_keys`).
-            groups_operands: an operand that is a comparison has brackets (`grouped_operands`).
-        """
+    def __init__(self) -> None:
         super().__init__(paramstyle="named", json_serializer=self.to_json, json_deserializer=orjson.loads)
-        self.checks_forms, self.ignores_arguments, self.joins_bytes = checks_forms, ignores_arguments, joins_bytes
-        self.judges_keys, self.groups_operands = judges_keys, groups_operands
 
     @staticmethod
     def to_json(value: Any) -> str:
         """Raises: TypeError or ValueError for what would come back as something else, or as null."""
         _check_json(value)
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-
-
-class TextNumericDialect(StateDialect):
-    """The same with text for every Numeric, compared as text: how databases ran whose code is from before exact decimals."""
-
-    supports_statement_cache = True
-    is_exact = False
-    statement_compiler: Any = SQLiteCompiler
-    ddl_compiler: Any = SQLiteDDLCompiler
-    colspecs = {  # noqa: RUF012 - SQLAlchemy declares it so
-        **{kind: spec for kind, spec in StateDialect.colspecs.items() if kind is not types.Interval},
-        types.Numeric: TextNumeric,
-        types.Float: types.Float,
-    }
-
-    @staticmethod
-    def to_json(value: Any) -> str:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
@@ -303,36 +251,15 @@ def _check_json(value: Any) -> None:
         raise TypeError(f"a JSON column takes lists, dicts, str, int, float, bool and None, not {type(value).__name__}")
 
 
-@functools.cache
-def dialect_with(
-    *, checks_forms: bool, ignores_arguments: bool, joins_bytes: bool, judges_keys: bool, groups_operands: bool
-) -> StateDialect:
-    """There is one of each: statements and types remember by dialect what they compiled to."""
-    return StateDialect(
-        checks_forms=checks_forms,
-        ignores_arguments=ignores_arguments,
-        joins_bytes=joins_bytes,
-        judges_keys=judges_keys,
-        groups_operands=groups_operands,
-    )
+DIALECT: Final = StateDialect()
+"""The only one: statements and types remember by dialect what they compiled to."""
 
 
-DIALECT: Final = dialect_with(
-    checks_forms=True, ignores_arguments=False, joins_bytes=True, judges_keys=True, groups_operands=True
-)
-"""By all rules of now."""
-FIRST_EXACT_DIALECT: Final = dialect_with(
-    checks_forms=False, ignores_arguments=True, joins_bytes=False, judges_keys=False, groups_operands=False
-)
-"""Refuses nothing that any other exact one accepts."""
-TEXT_NUMERIC_DIALECT: Final = TextNumericDialect(checks_forms=False, joins_bytes=False, judges_keys=False, groups_operands=False)
-
-
-def bind_processor_of(type_: Any, dialect: StateDialect = DIALECT) -> Processor:
-    processor: Processor = type_.dialect_impl(dialect).bind_processor(dialect)
+def bind_processor_of(type_: Any) -> Processor:
+    processor: Processor = type_.dialect_impl(DIALECT).bind_processor(DIALECT)
     return processor
 
 
-def result_processor_of(type_: Any, dialect: StateDialect = DIALECT) -> Processor:
-    processor: Processor = type_.dialect_impl(dialect).result_processor(dialect, None)
+def result_processor_of(type_: Any) -> Processor:
+    processor: Processor = type_.dialect_impl(DIALECT).result_processor(DIALECT, None)
     return processor

@@ -8,15 +8,11 @@ and that is wrong here for three kinds of operands:
 - arithmetic beside `||`, which binds closer than `*` in SQLite, and looser than `+` for SQLAlchemy.
 
 BETWEEN and NOT of several conditions have no type there; as a column of a result they are a bool like any other condition.
-
-Code bundles from before this rule keep their statements (`operands_ungrouped`): their calls replay as they ran.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from typing import Any, Final
 
 from sqlalchemy import types
@@ -34,22 +30,10 @@ from sqlalchemy.sql.elements import (
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import ScalarSelect
 
-from procedures.context_flags import raised
-
-_UNGROUPED: ContextVar[bool] = ContextVar("operands_ungrouped", default=False)
 _BETWEEN: Final = (operators.between_op, operators.not_between_op)
 _AS_CONDITIONS: Final = (operators.is_true, operators.is_false)  # of a column, which SQLAlchemy writes as a comparison
 _CHOOSING: Final = frozenset(("coalesce", "ifnull", "nullif", "min", "max", "iif"))
 _COMPOUND: Final = (BinaryExpression, UnaryExpression, ExpressionClauseList)
-
-
-def operands_ungrouped() -> AbstractContextManager[None]:
-    """Databases declared inside leave brackets to SQLAlchemy, as all did before: for code bundles of that time."""
-    return raised(_UNGROUPED)
-
-
-def operands_are_ungrouped() -> bool:
-    return _UNGROUPED.get()
 
 
 def group_operands(expression: Any, operator: Any) -> Any:

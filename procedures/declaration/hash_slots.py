@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 
 import google_crc32c
 
-from procedures.context_flags import raised
 from procedures.native import accelerator
 
 SLOTS = 16_384  # as in Redis Cluster: fine enough to move, small enough to list
-_UNJUDGED: ContextVar[bool] = ContextVar("keys_unjudged", default=False)
 _hash: Callable[[bytes], int] = google_crc32c.value
 _in_c: Callable[[object], int | None] | None = None if accelerator is None else accelerator.slot_of
 
@@ -40,15 +36,6 @@ def slot_ranges(partitions: int) -> list[list[int]]:
     """[lo, hi, partition] with slots [lo, hi), ascending: even and contiguous. Every partition has a slot up to SLOTS of them."""
     bounds = [-(-partition * SLOTS // partitions) for partition in range(partitions + 1)]
     return [[bounds[p], bounds[p + 1], p] for p in range(partitions)]
-
-
-def keys_unjudged() -> AbstractContextManager[None]:
-    """Statements of databases declared inside may look for keys that live elsewhere: for code bundles of that time."""
-    return raised(_UNJUDGED)
-
-
-def keys_are_unjudged() -> bool:
-    return _UNJUDGED.get()
 
 
 @functools.cache

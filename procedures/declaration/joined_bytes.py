@@ -6,14 +6,10 @@ written as `CAST(a || b AS BLOB)`, and NULL joined with anything stays NULL.
 
 One rule: bytes meet bytes alone. Other arithmetic, an operand of another type and one without a type are refused when the
 statement is compiled.
-
-Code bundles from before this rule keep their statements (`bytes_as_numbers`): their calls replay as they ran.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from typing import Any, Final
 
 from sqlalchemy import types
@@ -21,12 +17,10 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BindParameter, Grouping, Label, Null
 from sqlalchemy.sql.functions import FunctionElement
 
-from procedures.context_flags import raised
 from procedures.declaration.stored_types import StoredBytes
 from procedures.errors import StatementRefused
 from procedures.numeric.operands import with_type
 
-_AS_NUMBERS: ContextVar[bool] = ContextVar("bytes_as_numbers", default=False)
 _KINDS: Final = (types.LargeBinary, types.VARBINARY, types.BINARY)
 _JOINING: Final = frozenset(("+", "||"))
 _SIGNS: Final[dict[Any, str]] = {
@@ -36,15 +30,6 @@ _SIGNS: Final[dict[Any, str]] = {
 _OF_FIRST: Final = frozenset(("substr", "substring", "nullif"))  # SQLAlchemy gives their result no type
 _BYTES: Final = frozenset(("zeroblob", "unhex"))
 _TO_TEXT: Final = frozenset(("concat", "concat_ws"))
-
-
-def bytes_as_numbers() -> AbstractContextManager[None]:
-    """Databases declared inside leave `+` and `||` of bytes to SQLite, as all did before: for code bundles of that time."""
-    return raised(_AS_NUMBERS)
-
-
-def bytes_are_numbers() -> bool:
-    return _AS_NUMBERS.get()
 
 
 def is_bytes(element: Any) -> bool:

@@ -13,7 +13,6 @@ from sqlalchemy import Column, MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import ColumnProperty, DeclarativeBase, Mapper, RelationshipProperty
 
-from procedures.deployed_code import is_deployed
 from procedures.errors import DefinitionError, StatementRefused
 
 Declare = Callable[..., Table]
@@ -71,8 +70,8 @@ def _check_mapper(name: str, mapper: Mapper[Any]) -> None:
             raise DefinitionError(f"{where}: a column has one name, so call the attribute {found.columns[0].name}")
         if found.deferred:
             raise DefinitionError(f"{where}: deferred=True is for a Session; select the columns that you want")
-        if found.active_history and not is_deployed():
-            raise DefinitionError(f"{where}: active_history=True is for a Session, which there is none of; leave it out")
-    if mapper.validators and not is_deployed():
+        if found.active_history:
+            raise DefinitionError(f"{where}: active_history has no effect: there is no Session; leave it out")
+    if mapper.validators:
         name_of = next(iter(mapper.validators))
         raise DefinitionError(f"class {name}: @validates({name_of!r}) is for objects of a Session; write a CheckConstraint")

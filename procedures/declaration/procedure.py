@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 from procedures.errors import DefinitionError, InvalidParameters
 from procedures.native import accelerator
 from procedures.wire.result_json import Encode, encoder_for
-from procedures.wire.scalar_codecs import BASE64, KINDS, Codec, Schema, WireError
+from procedures.wire.scalar_codecs import KINDS, Codec, Schema, WireError
 from procedures.wire.sent_request import SentParameters
 from procedures.wire.type_codecs import codec_for
 
@@ -115,11 +115,6 @@ class Procedure:
     def returns_nothing(self) -> bool:
         """`-> None`: then a call on all partitions answers None as well, and not a list of them."""
         return self.result_codec is not None and self.result_codec.schema == {"type": "null"}
-
-    @property
-    def has_bytes(self) -> bool:
-        """Whether a parameter or the result states bytes, or holds them."""
-        return _states_bytes([self.json_schema(), self.result_schema()])
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -247,14 +242,6 @@ def mark_procedure(procedure: Procedure) -> None:
     known = getattr(procedure.function, PROCEDURES_ATTRIBUTE, ())
     with contextlib.suppress(AttributeError, TypeError):  # a callable without attributes is called by its name
         setattr(procedure.function, PROCEDURES_ATTRIBUTE, (*known, procedure))
-
-
-def _states_bytes(schema: Any) -> bool:
-    """Whether a schema, or one inside it, is that of bytes."""
-    if isinstance(schema, Mapping):
-        stated = BASE64 in (schema.get("contentEncoding"), schema.get("format"))  # the latter as pydantic states it
-        return stated or _states_bytes(list(schema.values()))
-    return isinstance(schema, list | tuple) and any(map(_states_bytes, schema))
 
 
 def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:

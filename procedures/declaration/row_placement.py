@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import types
 
 from procedures.declaration.database import Database, TableInfo
-from procedures.declaration.dialect import result_processor_of
+from procedures.declaration.dialect import DIALECT, result_processor_of
 from procedures.declaration.hash_slots import partition_by_slot, slot_of
 from procedures.errors import DefinitionError, StateRefused
 from procedures.wire.type_codecs import codec_for
@@ -49,7 +49,7 @@ def owner_reader(info: TableInfo, partitions: int) -> Callable[[Any], int | None
 
 def _affinity_of(info: TableInfo) -> Callable[[Any], Any]:
     """What SQLite makes of a value that is compared with the partition column."""
-    stored = str(info.table.columns[str(info.partition_by)].type.compile(dialect=info.dialect))
+    stored = str(info.table.columns[str(info.partition_by)].type.compile(dialect=DIALECT))
     return {"INTEGER": _as_integer, "TEXT": _as_text}.get(stored, lambda value: value)
 
 

@@ -12,19 +12,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ForeignKeyConstraint,
-    Integer,
-    Table,
-    UniqueConstraint,
-)
+from sqlalchemy import Column, Integer, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
-from procedures.declaration.columns.column_defaults import check_constant
 from procedures.declaration.columns.column_options import check_options
-from procedures.declaration.dialect import DIALECT, StateDialect
+from procedures.declaration.dialect import DIALECT
 from procedures.errors import DefinitionError, StatementRefused
 from procedures.guard.authorizer import is_internal
 from procedures.numeric.columns import check_texts
@@ -34,8 +27,8 @@ _INTEGERS = (Integer,)
 _BREAK = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")|[ \t]*\n[ \t]*""")
 
 
-def check_table(table: Table, dialect: StateDialect = DIALECT, *, partition_by: str | None = None) -> None:
-    """Refuses a table that cannot be replayed or digested; a bundle from before exact decimals keeps the rules of its time.
+def check_table(table: Table, *, partition_by: str | None = None) -> None:
+    """Refuses a table that cannot be replayed or digested.
 
     Raises:
         DefinitionError: naming table and column, and what to write instead.
@@ -49,40 +42,20 @@ def check_table(table: Table, dialect: StateDialect = DIALECT, *, partition_by: 
         raise DefinitionError(f"table {name!r} needs a primary key: without one, digests cannot distinguish its rows")
     for column in table.columns:
         try:
-            _check_column(column, dialect)
+            _check_column(column)
         except DefinitionError as error:
             raise DefinitionError(f"column {name}.{column.name}: {error}") from None
-    if dialect.is_exact:
-        check_options(table, partition_by)
-        create_indexes(table, dialect)
-    else:
-        _check_deferrable(table)
-    if re.search(r"\bROLLBACK\b", create_table(table, dialect).upper()):
+    check_options(table, partition_by)
+    create_indexes(table)
+    if re.search(r"\bROLLBACK\b", create_table(table).upper()):
         raise DefinitionError(f"table {name!r}: ON CONFLICT ROLLBACK would end the whole batch; use ABORT")
 
 
-def _check_deferrable(table: Table) -> None:
-    for constraint in table.constraints:
-        if isinstance(constraint, ForeignKeyConstraint | UniqueConstraint) and constraint.deferrable:
-            raise DefinitionError(
-                f"table {table.name!r}: a deferrable constraint would fail at the end of a batch, not in its call"
-            )
-
-
-def _check_column(column: Column[Any], dialect: StateDialect) -> None:
+def _check_column(column: Column[Any]) -> None:
     if column.primary_key and column.nullable:
         raise DefinitionError("a primary key is NOT NULL")
-    if not dialect.is_exact and (column.default is not None or column.onupdate is not None):
-        raise DefinitionError("Python-side defaults do not run here; pass the value, or use a constant server_default")
-    if column.computed is not None:
-        if not column.computed.persisted:
-            raise DefinitionError("a generated column must be stored: Computed(..., persisted=True)")
-        return
-    if dialect.is_exact:
-        return
-    if column.server_onupdate is not None or column.identity is not None:
-        raise DefinitionError("no server_onupdate and no Identity: numbers must come from parameters, tx or rows")
-    check_constant(column)
+    if column.computed is not None and not column.computed.persisted:
+        raise DefinitionError("a generated column must be stored: Computed(..., persisted=True)")
 
 
 def _has_rowid_key(table: Table) -> bool:
@@ -90,22 +63,22 @@ def _has_rowid_key(table: Table) -> bool:
     return len(columns) == 1 and isinstance(columns[0].type, _INTEGERS)
 
 
-def create_table(table: Table, dialect: StateDialect = DIALECT, *, columns: Sequence[Column[Any]] | None = None) -> str:
+def create_table(table: Table, *, columns: Sequence[Column[Any]] | None = None) -> str:
     """CREATE TABLE … STRICT, WITHOUT ROWID unless its key is one INTEGER column. `columns`: some of its own, in this order."""
     check_texts(table)
     create = CreateTable(table)
     if columns is not None:
         create.columns = [CreateColumn(column) for column in columns]
     try:
-        text = str(create.compile(dialect=dialect))
+        text = str(create.compile(dialect=DIALECT))
     except (SQLAlchemyError, StatementRefused, TypeError) as error:
         raise DefinitionError(f"table {table.name!r}: {error}") from None
     return f"{_one_line(text)} {'STRICT' if _has_rowid_key(table) else 'STRICT, WITHOUT ROWID'}"
 
 
-def column_definition(column: Column[Any], dialect: StateDialect = DIALECT) -> str:
+def column_definition(column: Column[Any]) -> str:
     """The column as `create_table` writes it."""
-    return _one_line(str(CreateColumn(column).compile(dialect=dialect)))
+    return _one_line(str(CreateColumn(column).compile(dialect=DIALECT)))
 
 
 def _one_line(text: str) -> str:
@@ -113,21 +86,21 @@ def _one_line(text: str) -> str:
     return _BREAK.sub(lambda found: found[1] or " ", text).strip()
 
 
-def create_statements(tables: Iterable[Table], dialect: StateDialect = DIALECT) -> list[str]:
+def create_statements(tables: Iterable[Table]) -> list[str]:
     """DDL of all tables in the order of their declaration, each followed by its indexes by name."""
     statements = []
     for table in tables:
-        statements.append(create_table(table, dialect))
-        statements += create_indexes(table, dialect).values()
+        statements.append(create_table(table))
+        statements += create_indexes(table).values()
     return statements
 
 
-def create_indexes(table: Table, dialect: StateDialect = DIALECT) -> dict[str, str]:
+def create_indexes(table: Table) -> dict[str, str]:
     """Name → CREATE INDEX. Raises: DefinitionError."""
     check_texts(table)  # an index may have been added to a table that was declared before
     try:
         return {
-            str(index.name): str(CreateIndex(index).compile(dialect=dialect)).strip()
+            str(index.name): str(CreateIndex(index).compile(dialect=DIALECT)).strip()
             for index in sorted(table.indexes, key=lambda index: str(index.name))
         }
     except (SQLAlchemyError, StatementRefused, TypeError) as error:

@@ -20,10 +20,9 @@ from typing import Any, Final
 from sqlalchemy import Column, Table
 
 from procedures.declaration.create_text import ColumnText, TableText, parse_table, text_key
-from procedures.declaration.dialect import DIALECT, StateDialect
+from procedures.declaration.dialect import DIALECT
 from procedures.declaration.schema import column_definition, create_indexes, create_table
 from procedures.errors import SchemaConflict
-from procedures.numeric.columns import check_stored_form
 
 _INDEX_OF: Final = re.compile(r'CREATE (?:UNIQUE )?INDEX (?:"[^"]+"|\S+) ON (?:"([^"]+)"|([^\s(]+))')
 
@@ -68,7 +67,7 @@ def check_older_program(statements: Iterable[str], done: Collection[str], declar
         )
 
 
-def plan_schema(existing: Mapping[str, str], tables: Iterable[Table], dialect: StateDialect = DIALECT) -> list[str]:
+def plan_schema(existing: Mapping[str, str], tables: Iterable[Table]) -> list[str]:
     """Statements that lead from the tables of a state to those of an application; [] when they agree.
 
     Args:
@@ -80,8 +79,8 @@ def plan_schema(existing: Mapping[str, str], tables: Iterable[Table], dialect: S
     statements = []
     for table in tables:
         found = existing.get(table.name)
-        statements += [create_table(table, dialect)] if found is None else _added_columns(table, found, dialect)
-        statements += _index_changes(table, existing, dialect)
+        statements += [create_table(table)] if found is None else _added_columns(table, found)
+        statements += _index_changes(table, existing)
     return statements
 
 
@@ -96,21 +95,20 @@ def kept_columns(existing: Mapping[str, str], tables: Iterable[Table]) -> list[t
     ]
 
 
-def _added_columns(table: Table, found: str, dialect: StateDialect) -> list[str]:
+def _added_columns(table: Table, found: str) -> list[str]:
     """Statements that add what the state's table `found` lacks. Raises: SchemaConflict."""
-    wanted_text = create_table(table, dialect)
+    wanted_text = create_table(table)
     wanted, held = parse_table(wanted_text), parse_table(found)
     needed = [column.name for column in held.columns if wanted.column(column.name) is None and not _is_omittable(column)]
     same_rules = held.constraint_keys == wanted.constraint_keys and text_key(held.options) == text_key(wanted.options)
     if _differing(held, wanted) or needed or not same_rules:
-        check_stored_form(table, found)
         raise SchemaConflict(_difference(table, found, wanted_text))
     missing = [column for column in table.columns if held.column(column.name) is None]
     for column in missing:
         if why := why_not_added(column):
             raise SchemaConflict(f"table {table.name!r}: column {column.name!r} cannot be added to rows that exist: {why}")
-    quoted = dialect.identifier_preparer.format_table(table)
-    return [f"ALTER TABLE {quoted} ADD COLUMN {column_definition(column, dialect)}" for column in missing]
+    quoted = DIALECT.identifier_preparer.format_table(table)
+    return [f"ALTER TABLE {quoted} ADD COLUMN {column_definition(column)}" for column in missing]
 
 
 def _differing(held: TableText, wanted: TableText) -> list[str]:
@@ -134,11 +132,11 @@ def why_not_added(column: Column[Any]) -> str:
     return ""
 
 
-def _index_changes(table: Table, existing: Mapping[str, str], dialect: StateDialect) -> Iterator[str]:
-    wanted = create_indexes(table, dialect)
+def _index_changes(table: Table, existing: Mapping[str, str]) -> Iterator[str]:
+    wanted = create_indexes(table)
     for name, statement in existing.items():
         if index_table(statement) == table.name and not _is_same(wanted.get(name), statement):
-            yield f"DROP INDEX {dialect.identifier_preparer.quote(name)}"
+            yield f"DROP INDEX {DIALECT.identifier_preparer.quote(name)}"
     yield from (statement for name, statement in wanted.items() if not _is_same(existing.get(name), statement))
 
 

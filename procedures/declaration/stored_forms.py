@@ -3,26 +3,20 @@
 One rule: SQLite compares and stores the forms as they are, and says nothing. `'2026-01-31' < '2026-01-31T00:00:00…'` is true of
 every midnight, and a date in a DateTime column is no time that can be read again. So a statement in which two known forms meet
 is refused when it is compiled. An expression whose type is not known is left alone, and so is SQL text.
-
-Code bundles from before this rule keep their statements (`forms_unchecked`): their calls replay as they ran.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from typing import Any, Final
 
 from sqlalchemy import types
 from sqlalchemy.sql.elements import ClauseElement, ColumnClause, Grouping
 from sqlalchemy.sql.functions import FunctionElement
 
-from procedures.context_flags import raised
 from procedures.errors import StatementRefused
 from procedures.numeric.operands import queries_of
 
-_UNCHECKED: ContextVar[bool] = ContextVar("forms_unchecked", default=False)
 _KINDS: Final[tuple[tuple[str, tuple[type[Any], ...]], ...]] = (  # the first that fits
     ("Interval", (types.Interval,)), ("DateTime", (types.DateTime,)), ("Date", (types.Date,)), ("Time", (types.Time,)),
     ("Uuid", (types.Uuid,)), ("JSON", (types.JSON,)), ("Boolean", (types.Boolean,)), ("LargeBinary", (types.LargeBinary,)),
@@ -33,15 +27,6 @@ _OWN: Final = _TIMES | {"Uuid", "JSON"}  # whatever else lies in such a column n
 READ_BY_FORM: Final = _OWN | {"Boolean"}
 """Forms of columns from which a value that was stored in another one is not read as it was meant."""
 _ADVICE: Final = "they are stored in different forms; convert one of them in Python"
-
-
-def forms_unchecked() -> AbstractContextManager[None]:
-    """Databases declared inside compare and store every form as it is, as all did before: for code bundles of that time."""
-    return raised(_UNCHECKED)
-
-
-def forms_are_unchecked() -> bool:
-    return _UNCHECKED.get()
 
 
 def form_of(element: Any) -> str | None:

@@ -11,7 +11,6 @@ every value has one exact form, and tables are STRICT, so that SQLite refuses wh
 | LargeBinary | BLOB | bytes |
 | Boolean | INTEGER 0/1 | bool |
 | Numeric(p, s), p up to 18 | INTEGER, units of 10^-s: exact in every place of a statement (procedures/numeric) | Decimal |
-| TextNumeric | TEXT, exact digits; only stored and read | Decimal |
 | DateTime | TEXT, RFC 3339 UTC with six decimals: sorts as time | aware datetime |
 | Date | TEXT | date |
 | Time | TEXT, with six decimals: sorts as time | time without a zone |
@@ -32,8 +31,6 @@ from uuid import UUID
 
 import apsw
 from sqlalchemy import types
-
-from procedures.shown_values import values_are_shown, wrong_kind
 
 
 class _Exact(types.TypeEngine[Any]):
@@ -57,9 +54,7 @@ class _Exact(types.TypeEngine[Any]):
             try:
                 return None if value is None else to_python(value)
             except (TypeError, ValueError) as error:
-                if values_are_shown():
-                    raise
-                raise type(error)(f"{wrong_kind(value)} where {self.stands_for} was expected") from None
+                raise type(error)(f"a value of type {type(value).__name__} where {self.stands_for} was expected") from None
 
         return convert
 
@@ -135,7 +130,7 @@ class MicrosecondInterval(_Exact, types.Interval):
 
     def to_python(self, value: Any) -> Any:
         if type(value) is not int:
-            raise TypeError(f"{value!r} where the microseconds of an Interval were expected")
+            raise TypeError("not the microseconds of an Interval")
         return timedelta(microseconds=value)
 
 
@@ -146,7 +141,7 @@ class StoredEnum(types.Enum):
         try:
             return self._valid_lookup[elem]
         except KeyError:
-            if values_are_shown() or (isinstance(elem, str) and not self.validate_strings):
+            if isinstance(elem, str) and not self.validate_strings:
                 return super()._db_value_for_elem(elem)  # type: ignore[no-untyped-call]
             raise self._refusal() from None
 
@@ -154,8 +149,6 @@ class StoredEnum(types.Enum):
         try:
             return self._object_lookup[elem]
         except KeyError:
-            if values_are_shown():
-                return super()._object_value_for_elem(elem)
             raise self._refusal() from None
 
     def _refusal(self) -> LookupError:
@@ -167,8 +160,6 @@ class StoredBoolean(types.Boolean):
 
     def _strict_as_bool(self, value: Any) -> Any:
         if value not in self._strict_bools:
-            if values_are_shown():
-                return super()._strict_as_bool(value)  # type: ignore[no-untyped-call]
             kind = ValueError if isinstance(value, int) else TypeError
             raise kind(f"a Boolean takes True, False and None, not this value of type {type(value).__name__}")
         return value
@@ -182,15 +173,13 @@ class StoredBytes(types.LargeBinary):
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:
         """Else Python would make 3 NUL bytes of the number 3."""
-        if dialect.joins_bytes:
-            return _to_bytes
-        return super().result_processor(dialect, coltype)  # type: ignore[no-untyped-call]
+        return _to_bytes
 
 
 def _to_bytes(value: Any) -> bytes | None:
     if value is None or type(value) is bytes:
         return value
-    raise TypeError(f"{wrong_kind(value)} where bytes were expected")
+    raise TypeError(f"a value of type {type(value).__name__} where bytes were expected")
 
 
 class NumberFloat(_Exact, types.Float):  # type: ignore[type-arg]

@@ -21,9 +21,6 @@ The decimal context, warnings and print are of the thread that runs the calls. T
 a program have them too, while it runs calls. Where several threads run calls at once, each has at least the frames.
 
 The same holds while a version's modules are loaded, so that they leave nothing to those of another version.
-
-Versions of the code whose CATALOG record does not state them (`VersionFacts`) keep those of the process, or all but the decimal
-context: that is how their calls ran.
 """
 
 from __future__ import annotations
@@ -34,13 +31,11 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from decimal import ROUND_HALF_EVEN, Context, DivisionByZero, InvalidOperation, Overflow, localcontext
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Final
-
-from procedures.request_history import VersionFacts
 
 FRAMES: Final = 1000  # of Python's stack, that a procedure has: a program's whole stack by default
 INT_DIGITS: Final = sys.int_info.default_max_str_digits
@@ -56,40 +51,16 @@ _STANDARD: Final = Context(
     flags=[],
     traps=[InvalidOperation, DivisionByZero, Overflow],
 )
-_OF_THE_PROCESS: Final = nullcontext()
 _CATEGORIES: Final = (locale.LC_NUMERIC, locale.LC_TIME, locale.LC_COLLATE, locale.LC_MONETARY, locale.LC_MESSAGES)
 _locale_of: Final[Callable[[int], str]] = importlib.import_module("_locale").setlocale  # as it is: a third of the time
 
-Settings = Callable[..., AbstractContextManager[object]]
-"""Gives a block with settings of its own; `frames` stand between the block and the procedure."""
 
-
-def settings_of(facts: VersionFacts) -> Settings:
-    """What the calls of this version run with."""
-    if facts.standard_settings:
-        return standard_settings
-    return _standard_decimals if facts.standard_decimals else _settings_of_the_process
-
-
-def standard_settings(*, frames: int = 0) -> AbstractContextManager[object]:
-    """What calls of new code run with."""
-    return _Standard(frames)
-
-
-def _standard_decimals(*, frames: int = 0) -> AbstractContextManager[object]:
-    return localcontext(_STANDARD)  # in C: a copy, and the way back; 0.5 us
-
-
-def _settings_of_the_process(*, frames: int = 0) -> AbstractContextManager[object]:
-    return _OF_THE_PROCESS
-
-
-class _Standard:
-    """One block."""
+class standard_settings:
+    """A block that has them; `frames` stand between it and the procedure."""
 
     __slots__ = ("_decimals", "_frames")
 
-    def __init__(self, frames: int) -> None:
+    def __init__(self, *, frames: int = 0) -> None:
         self._frames = frames
         self._decimals = localcontext(_STANDARD)
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import apsw
 
 from procedures.declaration.database import Database
-from procedures.declaration.dialect import StateDialect
 from procedures.declaration.migration import Migration
 from procedures.declaration.procedure import Access, Procedure
 from procedures.execution import process_guard
 from procedures.execution.call_requests import CallRequests
-from procedures.execution.call_settings import settings_of
+from procedures.execution.call_settings import standard_settings
 from procedures.execution.context import CallState, Transaction
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
 from procedures.execution.row_checks import CheckRow, RowChecker, columns_by_table, row_checks
@@ -30,7 +28,6 @@ from procedures.idempotency.key_table import Kind
 from procedures.migration.change_run import MigrationRaised
 from procedures.migration.rehearsal import RehearsedStep
 from procedures.request_history import VersionFacts
-from procedures.shown_values import VALUES_SHOWN, values_shown
 from procedures.statements.compiled import sql_of
 from procedures.statements.pinned_keys import KeyJudge
 from procedures.statements.statement_runs import Runs
@@ -61,8 +58,6 @@ class Catalog:
     ) -> None:
         """`statements`: of the cursor's connection, where they run without it."""
         facts = facts or VersionFacts()
-        self.settings = settings_of(facts)
-        self._shows_values = database.shows_values
         self.tables = tuple(database.tables)
         judge = _key_judge(database, state, facts.partitions)
         self._transactions: dict[Access, Transaction] = {}
@@ -108,21 +103,17 @@ class Catalog:
 
     def open(self) -> None:
         """Calls begin: the transactions accept statements."""
-        if self._shows_values:
-            self._hide_again = VALUES_SHOWN.set(True)
         for access in self._used:
             self._transactions[access].open()
 
     def close(self) -> None:
         """Calls are over: the transactions refuse."""
-        if self._shows_values:
-            VALUES_SHOWN.reset(self._hide_again)
         for access in self._used:
             self._transactions[access].close()
 
 
 def _key_judge(database: Database, state: CallState, partitions: int | None) -> KeyJudge | None:
-    if not database.dialect.judges_keys or partitions is None or partitions == 1:
+    if partitions is None or partitions == 1:
         return None
     return KeyJudge(database, state.refused, partition=state.partition, partitions=partitions)
 
@@ -130,11 +121,11 @@ def _key_judge(database: Database, state: CallState, partitions: int | None) -> 
 class _ObservedTransaction(Transaction):
     """The `tx` of a migration: it notes what each statement did."""
 
-    __slots__ = ("_dialect", "_noted", "_texts")
+    __slots__ = ("_noted", "_texts")
 
-    def observe(self, dialect: StateDialect, noted: dict[str, tuple[int, float]]) -> None:
+    def observe(self, noted: dict[str, tuple[int, float]]) -> None:
         """Gives it where to note: SQL -> rows and seconds."""
-        self._dialect, self._noted = dialect, noted
+        self._noted = noted
         self._texts: dict[object, str] = {}
 
     def execute(self, statement: Any, parameters: Any = None, /, **params: Any) -> Any:
@@ -149,7 +140,7 @@ class _ObservedTransaction(Transaction):
     def _text_of(self, statement: object) -> str:
         if len(self._texts) >= STATEMENTS_SHOWN:
             return "… other statements of tx"
-        text = self._texts[statement] = sql_of(statement, self._dialect)
+        text = self._texts[statement] = sql_of(statement)
         return text
 
 
@@ -190,13 +181,13 @@ class MigrationCalls:
         self._runs = Runs(database, Access.MIGRATION, self._cursor, guard, state)
         tx = _ObservedTransaction(self._runs, state, guard, Access.MIGRATION)
         noted: dict[str, tuple[int, float]] = {}
-        tx.observe(database.dialect, noted)
+        tx.observe(noted)
         state.at = 0
         tx.open()
         guard.mode = Mode.PROCEDURE
         process_guard.begin_calls(lambda: migration.name)
         try:
-            with values_shown() if database.shows_values else nullcontext(), settings_of(self._facts(catalog))():
+            with standard_settings():
                 migration.function(tx, op)
             if (tried := process_guard.take_attempt()) is not None:
                 raise tried

@@ -299,8 +299,6 @@ class Transaction(StatementRunner):
         if fault_kind(error) is not None:
             self._note_fault(error)
             return error
-        if self._statements.runs_as_before:
-            return error
         raised = error_for_sqlalchemy(error, statement, self._statements.values_of(statement) | dict(params))
         if raised is not error:
             raised.__cause__ = error

@@ -26,6 +26,7 @@ from procedures.errors import BatchRefused
 from procedures.execution import process_guard
 from procedures.execution.batch_attempt import BatchAttempt, NeedsSavepoints
 from procedures.execution.batch_transaction import BatchTransaction
+from procedures.execution.call_settings import standard_settings
 from procedures.execution.catalog import Catalog, Entry, MigrationCalls
 from procedures.execution.context import CallState
 from procedures.execution.failure_trace import FailureTracer
@@ -187,7 +188,7 @@ class Executor:
         self._procedure_at = lambda: catalog.procedures[batch.procedures[call.at]]
         process_guard.begin_calls(lambda: self._procedure_at().name)
         try:
-            with catalog.settings(frames=int(run_calls == self._run_guarded)):
+            with standard_settings(frames=int(run_calls == self._run_guarded)):
                 run_calls(batch, catalog, run)
         finally:
             guard.mode = Mode.FRAMEWORK
@@ -274,8 +275,8 @@ class Executor:
                 raise self._call.refused[0]
             if keyed and len(body) > self._known.policy.stored_result_bytes_max:
                 raise ResultTooLarge(
-                    f"a call with an idempotency key answers with at most {self._known.policy.stored_result_bytes_max} bytes, "
-                    f"this one with {len(body)}: it could not be answered twice"
+                    f"the result has {len(body)} bytes; a call with an idempotency key may return at most "
+                    f"{self._known.policy.stored_result_bytes_max}, because its result is stored for retries"
                 )
             run.bodies.append(body)
             status = int(Status.OK)

@@ -10,6 +10,7 @@ from procedures.declaration.database import Database
 from procedures.declaration.procedure import Procedure
 from procedures.errors import BatchRefused, EnvironmentFault
 from procedures.execution import process_guard
+from procedures.execution.call_settings import standard_settings
 from procedures.execution.catalog import Catalog, Entry
 from procedures.execution.context import CallState, SiteFailed
 from procedures.execution.failure_trace import FailureTracer
@@ -85,7 +86,7 @@ class Reader:
         process_guard.begin_calls(lambda: ready.procedures[calls[call.at][0]].name)
         answers = []
         try:
-            with ready.settings():
+            with standard_settings():
                 for at, (number, params) in enumerate(calls):
                     call.at = at
                     answers.append(self._run(ready.entries[number], params, ready.procedures[number]))

@@ -13,12 +13,10 @@ from typing import Any, Final, NoReturn
 import apsw
 
 from procedures.declaration.columns.column_types import limit_of
-from procedures.declaration.columns.held_values import shown_value
 from procedures.declaration.database import Database, TableInfo
 from procedures.declaration.row_placement import owner_reader
 from procedures.errors import RowRefused
 from procedures.native import accelerator
-from procedures.shown_values import value_in_text
 
 Row = tuple[Any, ...]
 CheckRow = Callable[[apsw.PreUpdate, Row], None]  # a change, and the row after it; raises RowRefused
@@ -48,15 +46,13 @@ def row_checks(
 ) -> dict[str, CheckRow]:
     """Table → check of its rows on this partition, which also adds to `refused` what it raises.
 
-    Tables without one are left out, and so are databases of before exact decimals: their calls replay as they ran.
+    Tables without one are left out.
 
     Args:
         held: table → its columns in the state, whose order need not be that of the declaration. Those that it lacks are not
             judged.
         partitions: how many there are; None: rows may be written where they do not belong.
     """
-    if not database.dialect.is_exact:
-        return {}
     checks = {}
     for name, info in database.tables.items():
         places = {column: at for at, column in enumerate(held.get(name, ()))}
@@ -88,8 +84,7 @@ def _limits_check(info: TableInfo, refused: list[RowRefused], places: Mapping[st
         for at, name, fits, says in limits:
             value = new[at]
             if value is not None and not fits(value) and not _was_so(update, at, value):
-                unlike = value_in_text(value, lambda shown: f", not {shown_value(shown)}", "")
-                _refuse(refused, f"column {table.name}.{name}: {says}{unlike}", {name: value})
+                _refuse(refused, f"column {table.name}.{name}: {says}", {name: value})
 
     return check_limits
 
@@ -106,10 +101,9 @@ def _place_check(info: TableInfo, refused: list[RowRefused], at: int, partition:
         owner = owner_of(value)
         if owner != partition:
             belongs = "has no partition" if owner is None else f"belongs to partition {owner}"
-            which = value_in_text(value, lambda shown: f" with {column} = {shown_value(shown)}", f", by its {column},")
             _refuse(
                 refused,
-                f"table {table.name}: the row{which} {belongs}, and this call runs on partition {partition}; "
+                f"table {table.name}: the row, by its {column}, {belongs}, and this call runs on partition {partition}; "
                 f"route the procedure by what it writes into {column}, or write the row in a call of its own",
                 {str(column): value},
             )

@@ -136,7 +136,7 @@ class ChangeRun:
                 had = parse_table(before[name]).column_names if judged is not None and name in before else ()
                 columns = [column for column in columns if column in had]
             with self.as_framework():
-                self.steps += judge_rows(self._state.connection, info.table, columns, database.dialect, self.migration)
+                self.steps += judge_rows(self._state.connection, info.table, columns, self.migration)
 
     def reason(self, error: BaseException) -> str:
         """What went wrong, for people."""

@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from procedures.declaration.create_text import ColumnText, TableText, constraint_name, constraint_words, names_of, text_key
+from procedures.declaration.dialect import DIALECT
 from procedures.declaration.schema import column_definition, create_indexes
 from procedures.errors import DefinitionError
 from procedures.migration.column_change import expressions_of, numeric_of, with_expressions
@@ -40,12 +41,12 @@ STORED: Final[Mapping[str, Any]] = {"INTEGER": Integer, "TEXT": Text, "REAL": Fl
 """A type for columns whose declaration is not known."""
 
 
-def restate_rules(edit: TableEdit, before: TableText, name: str, declared: Table | None, dialect: Any) -> None:
+def restate_rules(edit: TableEdit, before: TableText, name: str, declared: Table | None) -> None:
     """Every rule that speaks of the column, as it is said of the table as the edit has it now.
 
     Raises: DefinitionError for one that the declaration has not.
     """
-    rules = _Rules(before, declared, dialect), _Rules(edit.table, declared, dialect)
+    rules = _Rules(before, declared), _Rules(edit.table, declared)
     for text in edit.table.constraints:
         if constraint_words(text)[0] == "CHECK" and name in names_of(text):
             edit.replace_constraint(text, _restated(text, rules[0].checks(), rules[1].checks(), name))
@@ -84,8 +85,8 @@ def _unknown(text: str, name: str) -> DefinitionError:
 class _Rules:
     """The rules of a declaration, said of columns as a table has them."""
 
-    def __init__(self, held: TableText, declared: Table | None, dialect: Any) -> None:
-        self._names, self._dialect, self._declared = set(held.column_names), dialect, declared
+    def __init__(self, held: TableText, declared: Table | None) -> None:
+        self._names, self._declared = set(held.column_names), declared
         self._table = Table(held.name, MetaData())
         for text in held.columns:
             source = None if declared is None else declared.columns.get(text.name)
@@ -96,7 +97,7 @@ class _Rules:
 
     def checks(self) -> list[str]:
         """Of the table, in the order of the declaration."""
-        compiler = self._dialect.ddl_compiler(self._dialect, None)
+        compiler = DIALECT.ddl_compiler(DIALECT, None)
         made = [found for found in self._table.constraints if isinstance(found, CheckConstraint)]
         return [" ".join(str(compiler.process(check)).split()) for check in sorted(made, key=_order)]
 
@@ -104,7 +105,7 @@ class _Rules:
         """A column as it would be declared here; None where the declaration has none of that name."""
         if self._declared is None or text.name not in self._declared.columns:
             return None
-        return ColumnText(text.name, column_definition(self._table.columns[text.name], self._dialect))
+        return ColumnText(text.name, column_definition(self._table.columns[text.name]))
 
     def indexes(self) -> dict[str, str]:
         """Name → CREATE INDEX."""
@@ -115,7 +116,7 @@ class _Rules:
                 found = [replacement_traverse(part, {}, self._own) for part in parts]
                 only = {} if where is None else {"sqlite_where": replacement_traverse(where, {}, self._own)}
                 Index(index.name, *found, unique=index.unique, _table=self._table, **only)
-        return create_indexes(self._table, self._dialect)
+        return create_indexes(self._table)
 
     def _declared_checks(self) -> Iterator[Any]:
         found = () if self._declared is None else self._declared.constraints

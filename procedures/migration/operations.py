@@ -19,6 +19,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 
 from procedures.declaration.create_text import ColumnText, names_in_parentheses, parse_table, quoted
 from procedures.declaration.database import Database
+from procedures.declaration.dialect import DIALECT
 from procedures.declaration.schema import check_table, column_definition, create_indexes, create_table
 from procedures.errors import DefinitionError, StatementRefused
 from procedures.migration.changed_constraints import STORED, restate_rules
@@ -64,8 +65,8 @@ class TableOperations(Operations):
     """Runs each operation as one step. It returns None."""
 
     def __init__(self, database: Database, target: StepTarget) -> None:
-        super().__init__(MigrationContext.configure(dialect=database.dialect))
-        self._dialect, self._target = database.dialect, target
+        super().__init__(MigrationContext.configure(dialect=DIALECT))
+        self._target = target
         self._tables = database.tables
 
     def invoke(self, operation: Any) -> None:  # type: ignore[override]  # it returns nothing, here and in a replay
@@ -125,10 +126,10 @@ class TableOperations(Operations):
         if column.primary_key:
             raise DefinitionError(f"column {column.name!r}: add it, fill it, then op.create_primary_key")
         constraints = [self._constraint(found) for found in _constraints_of(table)]
-        edit.add_column(ColumnText(column.name, column_definition(column, self._dialect)), constraints)
+        edit.add_column(ColumnText(column.name, column_definition(column)), constraints)
         if table.indexes:
             self._target.run_statements(edit.statements())
-            self._target.run_statements(list(create_indexes(table, self._dialect).values()))
+            self._target.run_statements(list(create_indexes(table).values()))
             return self._edit(operation)
         return edit
 
@@ -154,7 +155,7 @@ class TableOperations(Operations):
             edit.change_column(change.column, change.value)
             if change.value:
                 info = self._tables.get(before.name)
-                restate_rules(edit, before, name, None if info is None else info.table, self._dialect)
+                restate_rules(edit, before, name, None if info is None else info.table)
         default = None if operation.modify_server_default is False else self._default(edit, operation, name)
         if operation.modify_nullable is not None or default is not None:
             edit.change_column(with_rules(edit.column(name), nullable=operation.modify_nullable, default=default))
@@ -182,7 +183,7 @@ class TableOperations(Operations):
     def _typed(self, edit: TableEdit, name: str, type_: Any) -> ColumnText:
         table = self.schema_obj.table(edit.table.name, Column(name, type_))
         set_exact_types(table)
-        return ColumnText(name, column_definition(table.columns[name], self._dialect))
+        return ColumnText(name, column_definition(table.columns[name]))
 
     def _default(self, edit: TableEdit, operation: ops.AlterColumnOp, name: str) -> str:
         """SQL of the new default; "" for none."""
@@ -196,7 +197,7 @@ class TableOperations(Operations):
             raise DefinitionError(f"the server_default of {name}, a Numeric: give its type, too: existing_type=Numeric(p, s)")
         table = self.schema_obj.table(edit.table.name, Column(name, kind, server_default=given))
         set_exact_types(table)
-        return ColumnText(name, column_definition(table.columns[name], self._dialect)).default
+        return ColumnText(name, column_definition(table.columns[name])).default
 
     def _add_constraint(self, edit: TableEdit, operation: ops.AddConstraintOp) -> TableEdit:
         edit.add_constraint(self._constraint(operation.to_constraint(self.migration_context)))
@@ -232,7 +233,7 @@ class TableOperations(Operations):
         """As the declaration has them; for a table that is not declared, from its text."""
         info = self._tables.get(edit.table.name)
         if info is not None:
-            declared = parse_table(create_table(info.table, self._dialect))
+            declared = parse_table(create_table(info.table))
             if declared.primary_key == key:
                 return declared.options
         first = edit.column(key[0])
@@ -240,7 +241,7 @@ class TableOperations(Operations):
         return "STRICT" if has_rowid else "STRICT, WITHOUT ROWID"
 
     def _constraint(self, constraint: Any) -> str:
-        compiler: Any = self._dialect.ddl_compiler(self._dialect, None)
+        compiler: Any = DIALECT.ddl_compiler(DIALECT, None)
         return " ".join(str(compiler.process(constraint)).split())
 
     # -- by themselves -----------------------------------------------------------------------------------------------------
@@ -251,14 +252,14 @@ class TableOperations(Operations):
     def _create_table(self, operation: ops.CreateTableOp) -> list[str]:
         table = operation.to_table(self.migration_context)
         set_exact_types(table)
-        check_table(table, self._dialect)
-        return [create_table(table, self._dialect), *create_indexes(table, self._dialect).values()]
+        check_table(table)
+        return [create_table(table), *create_indexes(table).values()]
 
     def _drop_table(self, operation: ops.DropTableOp) -> list[str]:
         return [f"DROP TABLE {quoted(operation.table_name)}"]
 
     def _create_index(self, operation: ops.CreateIndexOp) -> list[str]:
-        return [str(CreateIndex(operation.to_index(self.migration_context)).compile(dialect=self._dialect)).strip()]
+        return [str(CreateIndex(operation.to_index(self.migration_context)).compile(dialect=DIALECT)).strip()]
 
     def _drop_index(self, operation: ops.DropIndexOp) -> list[str]:
         return [f"DROP INDEX {quoted(str(operation.index_name))}"]

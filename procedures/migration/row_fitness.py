@@ -16,7 +16,6 @@ from sqlalchemy import Table
 
 from procedures.declaration.columns.held_values import Check, row_check, shown_value
 from procedures.declaration.create_text import quoted
-from procedures.declaration.dialect import StateDialect
 from procedures.errors import RowsUnfit
 from procedures.migration.rehearsal import RehearsedStep
 from procedures.shown_values import value_in_text
@@ -39,11 +38,9 @@ class UnfitRows:
         return f"{hold} a {column} that {self.why}{first}"
 
 
-def judge_rows(
-    connection: apsw.Connection, table: Table, columns: Collection[str], dialect: StateDialect, migration: str
-) -> Iterator[RehearsedStep]:
+def judge_rows(connection: apsw.Connection, table: Table, columns: Collection[str], migration: str) -> Iterator[RehearsedStep]:
     """What was looked at, if any row was. Raises: RowsUnfit, for the first column with a value that its type refuses."""
-    found = ((column.name, row_check(column.type, dialect)) for column in table.columns if column.name in columns)
+    found = ((column.name, row_check(column.type)) for column in table.columns if column.name in columns)
     checks = {name: check for name, check in found if check is not None}
     if not checks:
         return

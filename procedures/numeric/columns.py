@@ -13,12 +13,12 @@ from sqlalchemy import CheckConstraint, Column, ColumnClause, DefaultClause, Tab
 from sqlalchemy.sql import ClauseElement, visitors
 from sqlalchemy.sql.visitors import replacement_traverse
 
-from procedures.errors import DefinitionError, SchemaConflict
-from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric, declared_numeric, hides_numeric, is_exact
+from procedures.errors import DefinitionError
+from procedures.numeric.numeric_types import ScaledNumeric, declared_numeric, hides_numeric, is_exact
 
 
-def set_stored_types(table: Table, partition_by: str | None, *, as_text: bool) -> None:
-    """Gives every Numeric column the type by which it is stored: an exact integer, or digits as text.
+def set_stored_types(table: Table, partition_by: str | None) -> None:
+    """Gives every Numeric column the type by which it is stored, an exact integer.
 
     Raises:
         DefinitionError: a Numeric without an exact form, and text about it whose numbers would not be its units.
@@ -31,10 +31,7 @@ def set_stored_types(table: Table, partition_by: str | None, *, as_text: bool) -
                 f"column {table.name}.{column.name}: {declared!r} wraps or varies a Numeric, whose decimals are then not known; "
                 "use Numeric(p, s) itself, and convert in Python"
             )
-        if not is_exact(declared) or isinstance(declared, TextNumeric):
-            continue
-        if as_text:
-            column.type = TextNumeric(declared.precision, declared.scale)
+        if not is_exact(declared):
             continue
         try:
             column.type = exact[column.name] = declared_numeric(declared)
@@ -46,9 +43,8 @@ def set_stored_types(table: Table, partition_by: str | None, *, as_text: bool) -
                 f"table {table.name!r} cannot be partitioned by {column.name}, a Numeric: calls are routed by the text of a "
                 "value, and 5 and 5.00 are two; partition by an Integer or a String"
             )
-    if not as_text:
-        _name_columns(table)
-        _check_foreign_keys(table)
+    _name_columns(table)
+    _check_foreign_keys(table)
 
 
 def set_exact_types(table: Table) -> None:
@@ -57,7 +53,7 @@ def set_exact_types(table: Table) -> None:
     Raises: DefinitionError for a Numeric without an exact form.
     """
     for column in table.columns:
-        if is_exact(column.type) and not isinstance(column.type, TextNumeric | ScaledNumeric):
+        if is_exact(column.type) and not isinstance(column.type, ScaledNumeric):
             declared: Any = column.type
             column.type = stored = declared_numeric(declared)
             _scale_default(column, stored)
@@ -145,22 +141,3 @@ _SIGN_CHECK: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """A comparison with zero or NULL, which are the same in any units."""
-
-
-def check_stored_form(table: Table, found: str) -> None:
-    """Tells a table of a state in which Numeric is text, CREATE statement `found`, from any other difference.
-
-    Raises: SchemaConflict, which names both ways out.
-    """
-    for column in table.columns:
-        if isinstance(column.type, ScaledNumeric) and re.search(rf'[(,]\s*"?{re.escape(column.name)}"? TEXT', found):
-            raise SchemaConflict(
-                f"table {table.name!r}: the state holds {column.name} as text, as cmdlog stored every Numeric before they were "
-                f"exact. To keep the table, declare the column {_as_text(column.type)} (from cmdlog import TextNumeric): it can "
-                f"be read and written, not compared. To move, declare a new table with {column.type} and copy the rows in a "
-                "procedure"
-            )
-
-
-def _as_text(type_: ScaledNumeric) -> str:
-    return f"TextNumeric({type_.precision}, {type_.scale})"

@@ -22,10 +22,9 @@ from sqlalchemy.sql.functions import Function
 from sqlalchemy.sql.selectable import TableClause
 
 from procedures.numeric.exact_statements import ExactStatements
-from procedures.numeric.numeric_types import DIVISION_DIGITS, PRECISION_MAX, ScaledNumeric, TextNumeric, hides_numeric, is_exact
+from procedures.numeric.numeric_types import DIVISION_DIGITS, PRECISION_MAX, ScaledNumeric, hides_numeric, is_exact
 from procedures.numeric.operands import (
     COMPARED,
-    TEXT_NUMERIC,
     at_scale,
     brought_to,
     compared_at_scale,
@@ -34,10 +33,9 @@ from procedures.numeric.operands import (
     tuples_at_scale,
     with_type,
 )
-from procedures.numeric.raw_text import check_sorting
+from procedures.numeric.raw_text import check_limits
 from procedures.numeric.shapes import (
     ADDED,
-    DIGITS,
     NULL,
     QUOTIENTS,
     RAW_ARGUMENTS,
@@ -105,7 +103,7 @@ class ExactCompiler(ExactStatements):
         return super().get_statement_hint_text(hint_texts)
 
     def visit_select(self, select_stmt: Any, *args: Any, **kwargs: Any) -> Any:
-        check_sorting(select_stmt)
+        check_limits(select_stmt)
         return super().visit_select(select_stmt, *args, **kwargs)
 
     # -- steps and comparisons
@@ -119,7 +117,7 @@ class ExactCompiler(ExactStatements):
             binary = tuples_at_scale(binary, operator)
         elif operator is operators.truediv and isinstance(left, DecimalShape) and isinstance(right, DecimalShape):
             return self._step(binary, operator, left, right, **kw)
-        elif is_decimal(left) or is_decimal(right) or DIGITS in (left, right) or list_is_decimal(binary.right):
+        elif is_decimal(left) or is_decimal(right) or list_is_decimal(binary.right):
             if operator in (*ADDED, operators.mul, *QUOTIENTS):
                 return self._step(binary, operator, left, right, **kw)
             if operator in COMPARED and self._is_wide(binary, left, right):
@@ -205,8 +203,6 @@ class ExactCompiler(ExactStatements):
             self._stars |= {id(column) for column in getattr(inner, "_raw_columns", ()) if getattr(column, "name", "") == "*"}
         if not passes and holds_exact([unary.element]):
             raise NumericRefused(f"{unary} is not defined for exact numbers")
-        if (unary.operator is operators.neg or unary.modifier is not None) and shape_of(unary.element) is DIGITS:
-            raise NumericRefused(TEXT_NUMERIC)
         return super().visit_unary(unary, add_to_result_map=add_to_result_map, **kw)
 
     def visit_case(self, clause: Any, **kw: Any) -> Any:
@@ -233,11 +229,8 @@ class ExactCompiler(ExactStatements):
         name = func.name.lower()
         if add_to_result_map is not None:
             add_to_result_map(func.name, func.name, (func,), func.type)
-        text = any(shape_of(argument) is DIGITS for argument in arguments)
-        if name in RAW_ARGUMENTS and not (text and arguments[0].__visit_name__ != "column"):
+        if name in RAW_ARGUMENTS:
             return super().visit_function(func, **kwargs)
-        if text:
-            raise NumericRefused(TEXT_NUMERIC)
         if name in RESULT_ARGUMENTS:
             chosen = RESULT_ARGUMENTS[name](arguments)
             if holds_exact(a for a in arguments if not any(a is one for one in chosen)):
@@ -259,20 +252,13 @@ class ExactCompiler(ExactStatements):
         if not isinstance(shape, DecimalShape):
             raise NumericRefused(f"{name}() needs an exact number, not {shape}")
         text = self.process(at_scale(arguments[0], shape, shape.scale), **kwargs)
-        if not self.dialect.ignores_arguments:
-            check_arguments(func)
+        check_arguments(func)
         if name == "avg":
             return f"numeric_avg({text})"
         dropped = shape.scale - min(shape.scale, decimals_of(func))
         return f"numeric_round({text}, {dropped}, '{ROUNDING[name]}')"
 
     def visit_over(self, over: Any, **kwargs: Any) -> Any:
-        sorted_by = [
-            *(over.partition_by if over.partition_by is not None else ()),
-            *(over.order_by if over.order_by is not None else ()),
-        ]
-        if any(shape_of(element) is DIGITS for element in sorted_by):
-            raise NumericRefused(TEXT_NUMERIC)
         if over.range_ is not None and over.order_by is not None and holds_exact(over.order_by):
             raise NumericRefused("a RANGE frame over an exact number is not defined; use ROWS")
         return super().visit_over(over, **kwargs)
@@ -280,10 +266,8 @@ class ExactCompiler(ExactStatements):
     def visit_cast(self, cast: Any, **kwargs: Any) -> Any:
         _check_type(cast.type)
         source = shape_of(cast.clause)
-        to_exact = is_exact(cast.type) and not isinstance(cast.type, TextNumeric)
+        to_exact = is_exact(cast.type)
         if not is_decimal(source) and not to_exact:
-            if source is DIGITS:
-                raise NumericRefused(TEXT_NUMERIC)
             return super().visit_cast(cast, **kwargs)
         whole = isinstance(cast.type, types.Integer)
         if (not to_exact and not whole) or (
@@ -303,8 +287,6 @@ class ExactCompiler(ExactStatements):
     def visit_type_coerce(self, type_coerce: Any, **kw: Any) -> Any:
         source = shape_of(type_coerce.clause)
         wanted = shape_of_cast(type_coerce)
-        if (source is DIGITS) != (wanted is DIGITS) and source is not NULL and not isinstance(type_coerce.clause, BindParameter):
-            raise NumericRefused(TEXT_NUMERIC)
         if (is_decimal(source) or is_decimal(wanted)) and not isinstance(type_coerce.clause, BindParameter) and (
             not isinstance(source, DecimalShape) or not isinstance(wanted, DecimalShape) or source.scale != wanted.scale
         ):  # fmt: skip
@@ -314,7 +296,7 @@ class ExactCompiler(ExactStatements):
     def visit_bindparam(self, bindparam: Any, **kwargs: Any) -> Any:
         type_ = bindparam.type
         _check_type(type_)
-        if is_exact(type_) and not isinstance(type_, TextNumeric | ScaledNumeric):
+        if is_exact(type_) and not isinstance(type_, ScaledNumeric):
             shape = shape_of_bind(bindparam)
             if isinstance(shape, DecimalShape):
                 bindparam = with_type(bindparam, ScaledNumeric(shape.digits, shape.scale))
@@ -333,7 +315,7 @@ class ExactCompiler(ExactStatements):
             shape = shape_of(element)
             if is_decimal(shape):
                 type_ = ScaledNumeric(PRECISION_MAX, shape.scale)  # type: ignore[union-attr]
-            elif is_exact(type_) and not isinstance(type_, TextNumeric):
+            elif is_exact(type_):
                 raise NumericRefused(f"{shape} cannot be read as an exact number; {REMEDY}")
         super()._add_to_result_map(keyname, name, objects, type_)
 

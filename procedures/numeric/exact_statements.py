@@ -5,18 +5,15 @@ What the expressions in them become is the business of `compiler`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import null, select
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
-from sqlalchemy.sql.selectable import CompoundSelect
 
-from procedures.numeric.operands import TEXT_NUMERIC, assigned_to, assigning_statement, check_selected, queries_of
-from procedures.numeric.raw_text import check_sorting
-from procedures.numeric.shapes import DIGITS, NULL, AnyShape, DecimalShape, NumericRefused, is_decimal, shape_of, shape_of_rows
+from procedures.numeric.operands import assigned_to, assigning_statement, check_selected, queries_of
+from procedures.numeric.raw_text import check_limits
+from procedures.numeric.shapes import NULL, AnyShape, DecimalShape, NumericRefused, is_decimal, shape_of, shape_of_rows
 
 _Compiler: Any = SQLiteCompiler  # whose methods are not typed
-_UNION_ALL: Final = CompoundSelect._create_union_all(select(null()), select(null())).keyword  # noqa: SLF001
 
 
 class ExactStatements(_Compiler):  # type: ignore[misc]
@@ -29,14 +26,12 @@ class ExactStatements(_Compiler):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
 
     def visit_compound_select(self, cs: Any, **kwargs: Any) -> Any:
-        check_sorting(cs)
+        check_limits(cs)
         columns = [list(query.selected_columns) for query in queries_of(cs)]
         for row in zip(*columns, strict=False):
             shapes = [shape_of(column) for column in row]
             kinds = {_decimals(shape) for shape in shapes if shape is not NULL}
-            if DIGITS in shapes and (cs.keyword is not _UNION_ALL or any(shape not in (DIGITS, NULL) for shape in shapes)):
-                raise NumericRefused(TEXT_NUMERIC)
-            if (is_decimal(shape_of_rows(shapes)) or DIGITS in shapes) and shapes[0] is NULL:
+            if is_decimal(shape_of_rows(shapes)) and shapes[0] is NULL:
                 raise NumericRefused("the first query of a union says what its columns are: write cast(null(), Numeric(12, 2))")
             if len(kinds) > 1 and any(map(is_decimal, shapes)):
                 raise NumericRefused(

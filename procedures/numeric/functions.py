@@ -13,7 +13,6 @@ from typing import Any, Final
 import apsw
 
 from procedures.numeric.numeric_types import DIVISION_DIGITS
-from procedures.shown_values import value_in_text
 
 INTEGER_MAX: Final = (1 << 63) - 1
 _FLAGS: Final = apsw.SQLITE_INNOCUOUS
@@ -21,8 +20,10 @@ _FLAGS: Final = apsw.SQLITE_INNOCUOUS
 
 def _require_whole(value: Any) -> int:
     if type(value) is not int:
-        found = value_in_text(value, repr, f"a value of type {type(value).__name__}")
-        raise TypeError(f"an exact number was expected, not {found}: an expression beside it overflowed or is a float")
+        found = type(value).__name__
+        raise TypeError(
+            f"an exact number was expected, not a value of type {found}: an expression beside it overflowed or is a float"
+        )
     return value
 
 

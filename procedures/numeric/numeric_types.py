@@ -2,33 +2,24 @@
 
 So it compares, sorts, groups, indexes and sums exactly, as whole numbers do. `numeric_compiler` keeps the scales of a statement
 apart; this module holds the types and the conversion of single values.
-
-SQLite's integers have 64 bits, so p is at most 18. `TextNumeric` is the form of states made before: digits as text, which can be
-stored and read, but neither compared nor computed with.
+SQLite's integers have 64 bits, so p is at most 18.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, Final
 
 from sqlalchemy import types
 
-from procedures.context_flags import raised
-from procedures.deployed_code import is_deployed
 from procedures.errors import DefinitionError
-from procedures.shown_values import value_in_text, wrong_kind
 
 PRECISION_MAX: Final = 18  # digits of which every number fits 64 bits
 INTEGER_DIGITS: Final = 19  # of any 64-bit integer
 DIVISION_DIGITS: Final = 4  # that a quotient has more than its dividend, as MySQL has it
 _DIGITS: Final = 80  # of a value that is looked at; far more than any column holds
 _EXACT: Final = Context(prec=_DIGITS, Emax=999_999, Emin=-999_999, traps=[Inexact, InvalidOperation, Overflow])
-_AS_TEXT: ContextVar[bool] = ContextVar("numeric_as_text", default=False)
-_ARGUMENTS_IGNORED: ContextVar[bool] = ContextVar("arguments_ignored", default=False)
 
 
 def unscale_integer(stored: int, scale: int) -> Decimal:
@@ -53,16 +44,16 @@ def scale_number(value: Any, scale: int, limit: int, kind: str) -> int:
     else:
         number = _to_decimal(value, kind)
         if number.adjusted() >= INTEGER_DIGITS and number:
-            raise ValueError(f"{_shown(value)} is out of range of {kind}")
+            raise ValueError(f"the value is out of range of {kind}")
         try:
             shifted = number.scaleb(scale, _EXACT)
             scaled = int(shifted)
         except (Inexact, InvalidOperation, Overflow):
-            raise ValueError(f"{_shown(value)} has more digits than {kind} holds; round it first") from None
+            raise ValueError(f"the value has more digits than {kind} holds; round it first") from None
         if scaled != shifted:
-            raise ValueError(f"{_shown(value)} has more than the {scale} decimals of {kind}; round it first")
+            raise ValueError(f"the value has more than the {scale} decimals of {kind}; round it first")
     if not -limit <= scaled <= limit:
-        raise ValueError(f"{_shown(value)} is out of range of {kind}")
+        raise ValueError(f"the value is out of range of {kind}")
     return scaled
 
 
@@ -73,19 +64,10 @@ def _to_decimal(value: Any, kind: str) -> Decimal:
     try:
         number = Decimal(value)
     except InvalidOperation:
-        raise ValueError(f"{_shown(value)} is not a number; {kind} takes Decimal or int") from None
+        raise ValueError(f"the value is not a number; {kind} takes Decimal or int") from None
     if not number.is_finite():
-        raise ValueError(f"{kind} takes finite numbers{value_in_text(number, ', not {}'.format, '')}")
+        raise ValueError(f"{kind} takes finite numbers")
     return number
-
-
-def _shown(value: object) -> str:
-    return value_in_text(value, _digits_of, "the value")
-
-
-def _digits_of(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= _DIGITS else f"{text[:_DIGITS]}…"
 
 
 class ScaledNumeric(types.Numeric[Decimal]):
@@ -121,10 +103,7 @@ class ScaledNumeric(types.Numeric[Decimal]):
         if isinstance(value, Decimal | int) and not isinstance(value, bool):
             return numeric_of_literal(value)
         if isinstance(value, float):
-            instead = value_in_text(value, lambda shown: f"Decimal({str(shown)!r})", "a Decimal of its digits as a text")
-            raise TypeError(
-                f"{value_in_text(value, repr, 'the value')} is a float, which has lost its decimals already; write {instead}"
-            )
+            raise TypeError("the value is a float, which has lost its decimals already; write a Decimal of its digits as a text")
         return super().coerce_compared_value(op, value) if value is not None else self
 
     def bind_processor(self, dialect: Any) -> Callable[[Any], Any]:
@@ -157,21 +136,9 @@ class ScaledNumeric(types.Numeric[Decimal]):
                 return Decimal(stored).scaleb(places, _EXACT)  # as `unscale_integer`, without its frame
             if stored is None:
                 return None
-            raise TypeError(f"{wrong_kind(stored)} where {kind} was expected")
+            raise TypeError(f"a value of type {type(stored).__name__} where {kind} was expected")
 
         return to_python
-
-
-class TextNumeric(types.Numeric[Decimal]):
-    """Numeric as its digits in TEXT: for tables of a state that was made so. It is stored and read, not compared."""
-
-    cache_ok = True
-
-    def bind_processor(self, dialect: Any) -> Callable[[Any], Any]:
-        return lambda value: None if value is None else str(_to_decimal(value, "a TextNumeric column"))
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Callable[[Any], Any]:
-        return lambda value: None if value is None else Decimal(value)
 
 
 def numeric_of_literal(value: Decimal | int) -> ScaledNumeric:
@@ -184,7 +151,7 @@ def numeric_of_literal(value: Decimal | int) -> ScaledNumeric:
     scale = max(0, -int(exponent))
     whole = max(0, len(digits) + int(exponent)) if number else 0
     if whole + scale > PRECISION_MAX:
-        raise ValueError(f"{_shown(value)} has more than {PRECISION_MAX} digits, which is what an exact number holds")
+        raise ValueError(f"the value has more than {PRECISION_MAX} digits, which is what an exact number holds")
     return ScaledNumeric(min(PRECISION_MAX, -(-whole // 4) * 4 + scale) or 1, scale)
 
 
@@ -195,10 +162,7 @@ def declared_numeric(declared: types.Numeric[Any]) -> ScaledNumeric:
     """
     precision, scale = declared.precision, declared.scale
     if precision is None or scale is None:
-        raise DefinitionError(
-            "a Numeric states its digits and decimals: Numeric(12, 2); without them no sum is exact. "
-            "A table of an older state, which holds text, keeps it as TextNumeric (from cmdlog import TextNumeric)"
-        )
+        raise DefinitionError("a Numeric states its digits and decimals: Numeric(12, 2); without them no sum is exact")
     if not 0 < precision <= PRECISION_MAX or not 0 <= scale <= precision:
         raise DefinitionError(
             f"Numeric({precision}, {scale}): an exact number has at most {PRECISION_MAX} digits, and 0 to as many decimals; "
@@ -208,7 +172,7 @@ def declared_numeric(declared: types.Numeric[Any]) -> ScaledNumeric:
         raise DefinitionError(
             "Numeric(asdecimal=False) would return floats; use Numeric(p, s), or Float where rounding is wanted"
         )
-    if declared.decimal_return_scale is not None and not is_deployed():
+    if declared.decimal_return_scale is not None:
         raise DefinitionError("decimal_return_scale: a value comes back with all its decimals; leave it out")
     return ScaledNumeric(precision, scale)
 
@@ -224,21 +188,3 @@ def hides_numeric(type_: Any) -> bool:
         return is_exact(type_.impl_instance) or hides_numeric(type_.impl_instance)
     variant = getattr(type_, "_variant_mapping", {}).get("sqlite")
     return variant is not None and (is_exact(type_) or is_exact(variant) or hides_numeric(variant))
-
-
-def numeric_as_text() -> AbstractContextManager[None]:
-    """Databases declared inside have text for every Numeric, as all had before: for code bundles of that time."""
-    return raised(_AS_TEXT)
-
-
-def numerics_are_text() -> bool:
-    return _AS_TEXT.get()
-
-
-def ignoring_arguments() -> AbstractContextManager[None]:
-    """Databases declared inside ignore arguments that rounding does not have: for code bundles of the time when all did."""
-    return raised(_ARGUMENTS_IGNORED)
-
-
-def arguments_are_ignored() -> bool:
-    return _ARGUMENTS_IGNORED.get()

@@ -10,9 +10,8 @@ from sqlalchemy import types
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BindParameter, ClauseElement, ColumnElement, Tuple
 
-from procedures.numeric.numeric_types import PRECISION_MAX, ScaledNumeric, TextNumeric, is_exact
+from procedures.numeric.numeric_types import PRECISION_MAX, ScaledNumeric, is_exact
 from procedures.numeric.shapes import (
-    DIGITS,
     NULL,
     REMEDY,
     UNTYPED,
@@ -33,12 +32,6 @@ COMPARED: Final = (operators.eq, operators.ne, operators.lt, operators.le, opera
 _COMPARED_ALSO: Final = (operators.is_distinct_from, operators.is_not_distinct_from, operators.is_, operators.is_not)
 
 _LISTED: Final = (operators.between_op, operators.not_between_op, operators.in_op, operators.not_in_op)
-
-TEXT_NUMERIC: Final = (
-    "a TextNumeric is text to SQLite: it can be stored, read and counted, but not compared, sorted or computed with; "
-    "do that in Python, "
-    "or copy the rows into a table with Numeric(p, s)"
-)
 
 
 class _Rescaled(ColumnElement[Any]):
@@ -119,8 +112,6 @@ def _check_meets(element: Any, shape: AnyShape, what: str) -> None:
         return
     if isinstance(element, BindParameter) and element.value is None and not element.required:
         return
-    if shape is DIGITS:
-        raise NumericRefused(TEXT_NUMERIC)
     raise NumericRefused(f"{what}: {shape} cannot stand beside an exact number; {REMEDY}")
 
 
@@ -191,8 +182,6 @@ def _tuple_types(elements: Sequence[Any], given: Sequence[Any]) -> list[Any]:
     found = []
     for element, type_ in zip(elements, given, strict=True):
         shape = shape_of(element)
-        if shape is DIGITS:
-            raise NumericRefused(TEXT_NUMERIC)
         if is_exact(type_) and not isinstance(shape, DecimalShape):
             raise NumericRefused(f"{shape} cannot be compared with exact numbers; {REMEDY}")
         exact = is_decimal(shape) or is_exact(type_)
@@ -224,10 +213,6 @@ def assigned(value: Any, column: Any) -> Any:
         raise NumericRefused(
             f"{where} is {wanted!r}, its new value {shape}; declare it Numeric(p, s), or cast the value to Integer"
         )
-    if shape is DIGITS and not isinstance(wanted, TextNumeric):
-        raise NumericRefused(TEXT_NUMERIC)
-    if isinstance(wanted, TextNumeric) and shape is not DIGITS and shape is not NULL and not isinstance(value, BindParameter):
-        raise NumericRefused(TEXT_NUMERIC)
     return value
 
 
@@ -276,12 +261,8 @@ def queries_of(query: Any) -> list[Any]:
 
 def _check_filled(column: Any, shape: AnyShape) -> None:
     exact = isinstance(column.type, ScaledNumeric)
-    if shape is DIGITS or isinstance(column.type, TextNumeric):
-        fits = shape is NULL or (shape is DIGITS and isinstance(column.type, TextNumeric))
-    elif exact:
-        fits = shape is NULL or (is_decimal(shape) and shape.scale == column.type.scale)  # type: ignore[union-attr]
-    else:
-        fits = not is_decimal(shape)
+    same = isinstance(shape, DecimalShape) and not shape.whole and shape.scale == getattr(column.type, "scale", None)
+    fits = shape is NULL or same if exact else not is_decimal(shape)
     if not fits:
         raise NumericRefused(
             f"column {column.name} is {column.type!r}, the query gives {shape}; cast it: cast(x, {column.type!r})"

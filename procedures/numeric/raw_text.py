@@ -13,8 +13,7 @@ from typing import Any, Final
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import ClauseElement, ColumnElement
 
-from procedures.numeric.operands import TEXT_NUMERIC
-from procedures.numeric.shapes import DIGITS, REMEDY, NumericRefused, holds_exact, shape_of
+from procedures.numeric.shapes import REMEDY, NumericRefused, holds_exact
 
 _KNOWN_NAMES: Final = """select compound_select column table alias subquery cte lateral join label grouping bindparam binary unary
     select_statement_grouping clauselist expression_clauselist order_by_list element_list case cast function over funcfilter null
@@ -63,13 +62,8 @@ def _values(value: Any) -> Iterator[Any]:
             yield from _values(item)
 
 
-def check_sorting(select: Any) -> None:
-    """Refuses a TextNumeric where a query sorts, groups or drops equal rows (5 and 5.00 are two texts), and units as a LIMIT."""
-    clauses = [*select._order_by_clauses, *select._group_by_clauses]  # noqa: SLF001 - where SQLAlchemy keeps them
-    limits = (select._limit_clause, select._offset_clause, select._fetch_clause)  # noqa: SLF001
+def check_limits(select: Any) -> None:
+    """Refuses units of a decimal as a LIMIT."""
+    limits = (select._limit_clause, select._offset_clause, select._fetch_clause)  # noqa: SLF001 - where SQLAlchemy keeps them
     if holds_exact(limit for limit in limits if limit is not None):
         raise NumericRefused("LIMIT and OFFSET take integers, no exact numbers with decimals")
-    if getattr(select, "_distinct", False):
-        clauses += list(select.selected_columns)
-    if any(shape_of(clause) is DIGITS for clause in clauses):
-        raise NumericRefused(TEXT_NUMERIC)

@@ -31,7 +31,6 @@ from procedures.numeric.numeric_types import (
     INTEGER_DIGITS,
     PRECISION_MAX,
     ScaledNumeric,
-    TextNumeric,
     is_exact,
     numeric_of_literal,
 )
@@ -81,8 +80,6 @@ NULL: Final = Other("NULL")
 
 UNTYPED: Final = Other("a value without a type")
 
-DIGITS: Final = Other("a TextNumeric, which is text")
-
 AnyShape = DecimalShape | Other
 
 WHOLE: Final = DecimalShape(0, INTEGER_DIGITS, whole=True)
@@ -99,8 +96,6 @@ def shape_of(element: Any) -> AnyShape:
 
 def _shape_of_type(element: Any) -> AnyShape:
     type_ = getattr(element, "type", None)
-    if isinstance(type_, TextNumeric):
-        return DIGITS
     if isinstance(type_, types.Integer):
         return WHOLE
     if type_ is None or type_._isnull:  # noqa: SLF001 - SQLAlchemy's own question for it
@@ -116,7 +111,7 @@ def _shape_of_column(column: Any) -> AnyShape:
         shape = shape_of_rows([shape_of(origin) for origin in origins])
         grows = isinstance(column.table, CTE) and column.table.recursive and isinstance(shape, DecimalShape)
         return DecimalShape(shape.scale, INTEGER_DIGITS, shape.whole) if grows else shape  # type: ignore[union-attr]
-    if is_exact(column.type) and not isinstance(column.type, TextNumeric):
+    if is_exact(column.type):
         if column.is_literal:
             raise NumericRefused(
                 f"literal_column({column.name!r}) is text, which SQLite reads as a float; write literal(Decimal(…))"
@@ -152,7 +147,7 @@ def shape_of_bind(bind: Any) -> AnyShape:
     if isinstance(type_, types.Integer) and type(bind.value) is int and not bind.required:
         digits = len(str(abs(bind.value)))
         return DecimalShape(0, -(-digits // 4) * 4, whole=True) if digits <= PRECISION_MAX - 2 else WHOLE
-    if isinstance(type_, TextNumeric) or not is_exact(type_):
+    if not is_exact(type_):
         return _shape_of_type(bind)
     if holds_numbers(bind) and (type_.scale is None or bind.expanding):
         return shape_of_numeric(literal_type(bind))
@@ -291,7 +286,7 @@ def is_decimal(shape: AnyShape) -> bool:
 
 
 def shape_of_cast(cast: Any) -> AnyShape:
-    return shape_of_numeric(cast.type) if is_exact(cast.type) and not isinstance(cast.type, TextNumeric) else _shape_of_type(cast)
+    return shape_of_numeric(cast.type) if is_exact(cast.type) else _shape_of_type(cast)
 
 
 def _shape_of_unary(unary: Any) -> AnyShape:
@@ -335,4 +330,4 @@ _SHAPES: Final[dict[str, Callable[[Any], AnyShape]]] = {
 
 
 def holds_exact(elements: Iterable[Any]) -> bool:
-    return any(is_decimal(shape) or shape is DIGITS for shape in map(shape_of, elements))
+    return any(map(is_decimal, map(shape_of, elements)))

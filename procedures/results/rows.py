@@ -42,42 +42,6 @@ class BareRows(list[Any]):
         return _item(self, 0)[0] if self else None
 
 
-class FormerRows(BareRows):
-    """Rows as code from before exact decimals has them: plain tuples by index, plain lists of scalars, LookupError."""
-
-    __slots__ = ()
-
-    def scalars(self) -> list[Any]:
-        """First column of every row."""
-        return [row[0] for row in _iterate(self)]
-
-    def all(self) -> list[Any]:
-        """All rows."""
-        return list(self)
-
-    def first(self) -> Any:
-        """The first row, or None."""
-        return next(iter(self), None)
-
-    def one(self) -> Any:
-        """The only row.
-
-        Raises:
-            LookupError: there is none, or more than one.
-        """
-        if len(self) != 1:
-            raise LookupError(f"expected exactly one row, the query returned {len(self)}")
-        return self.first()
-
-    def one_or_none(self) -> Any:
-        """The only row, or None.
-
-        Raises:
-            LookupError: there is more than one.
-        """
-        return self.one() if self else None
-
-
 class RowMapping(dict[str, Any]):
     """A row as a dict by the names of its columns; it can be asked for by column, too."""
 
@@ -290,9 +254,3 @@ def rows_class(names: tuple[str, ...], places: Mapping[Any, int]) -> type[AnyRow
     fields: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc] # the names are known at run time
     row_type = type("Row", (fields, Row), {"__slots__": (), "_names": names, "_places": places})
     return type("Rows", (Rows,), {"__slots__": (), "row_type": row_type, "names": names, "places": places})
-
-
-def former_rows_class(names: tuple[str, ...]) -> type[FormerRows]:
-    """The same for code from before exact decimals."""
-    row_type = namedtuple("Row", names, rename=True)  # type: ignore[misc] # the names are known at run time
-    return type("Rows", (FormerRows,), {"__slots__": (), "row_type": row_type})

@@ -22,7 +22,7 @@ from sqlalchemy.sql.selectable import CompoundSelect
 from sqlalchemy.sql.sqltypes import NullType
 
 from procedures.declaration.columns.column_defaults import Make, values_left_out
-from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
+from procedures.declaration.dialect import DIALECT, Processor, bind_processor_of, result_processor_of
 from procedures.declaration.grouped_operands import is_condition
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
@@ -54,7 +54,7 @@ class Compiled:
     results: tuple[Processor, ...]  # per column; () when none converts
     expand: SQLCompiler | None  # a list inside IN (…): the text depends on its length
     raw_text: bool  # parts of it are SQL text
-    tables: tuple[Any, ...]  # SQLAlchemy tables that it names; under the exact dialect alone
+    tables: tuple[Any, ...]  # SQLAlchemy tables that it names
     own_sql: bool  # it has parts whose SQL the application writes
     literals: Mapping[str, BindParameter[Any]]  # keyword -> where its value stands in the statement
     places: Mapping[Any, int]  # column of the statement -> which one of the result it is
@@ -69,10 +69,8 @@ class Compiled:
         )
 
 
-def compile_statement(
-    statement: object, dialect: StateDialect = DIALECT, *, column_keys: Sequence[str] | None = None
-) -> Compiled:
-    """SQL text of a SQLAlchemy Core statement, as the dialect of its database has it.
+def compile_statement(statement: object, *, column_keys: Sequence[str] | None = None) -> Compiled:
+    """SQL text of a SQLAlchemy Core statement.
 
     Args:
         column_keys: columns that an INSERT or UPDATE sets from parameters of their names; None: all, if it names none itself.
@@ -80,8 +78,7 @@ def compile_statement(
     Raises:
         StatementRefused: it is no statement, or does what no procedure may do.
     """
-    compiled, own_sql = _checked(statement, dialect, column_keys)
-    exact: Any = compiled if isinstance(compiled, ExactCompiler) else None
+    compiled, own_sql = _checked(statement, column_keys)
     filled, made = values_left_out(compiled)
     rendered = {name: compiled.escaped_bind_names.get(name, name) for name in compiled.bind_names.values()}
     keys = {rendered[name]: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
@@ -102,12 +99,12 @@ def compile_statement(
         binds={
             rendered[name]: processor
             for parameter, name in compiled.bind_names.items()
-            if (processor := bind_processor_of(parameter.type, dialect)) is not None
+            if (processor := bind_processor_of(parameter.type)) is not None
         },
-        results=_result_processors(compiled, dialect),
+        results=_result_processors(compiled),
         expand=compiled if compiled.post_compile_params else None,
-        raw_text=exact is not None and (own_sql or exact.raw_text),
-        tables=() if exact is None else tuple(exact.tables),
+        raw_text=own_sql or compiled.raw_text,
+        tables=tuple(compiled.tables),
         own_sql=own_sql,
         literals=literals,
         places=_places(compiled),
@@ -116,22 +113,22 @@ def compile_statement(
     )
 
 
-def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str] | None) -> tuple[SQLCompiler, bool]:
+def _checked(statement: object, column_keys: Sequence[str] | None) -> tuple[ExactCompiler, bool]:
     """The statement as SQLAlchemy compiles it, and whether parts of it are SQL that the application writes."""
     if not isinstance(statement, ClauseElement):
         raise StatementRefused(
             f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
         )
     if getattr(statement, "_with_options", ()):
-        raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
+        raise StatementRefused("options() has no effect: there is no Session; select the columns that you want")
     try:
-        own_sql = dialect.is_exact and holds_own_sql(statement)
-        compiled = _compile(statement, dialect, column_keys)
+        own_sql = holds_own_sql(statement)
+        compiled = _compile(statement, column_keys)
     except NumericRefused as error:
         raise StatementRefused(str(error)) from None
     except SQLAlchemyError as error:
         raise StatementRefused(f"SQLAlchemy cannot compile the statement: {error}") from None
-    if not isinstance(compiled, SQLCompiler):
+    if not isinstance(compiled, ExactCompiler):
         raise StatementRefused("schema statements are not for procedures; declare tables with Database.table")
     check_text(compiled.string)
     if compiled.literal_execute_params:
@@ -139,14 +136,14 @@ def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str
     return compiled, own_sql
 
 
-def _compile(statement: ClauseElement, dialect: StateDialect, column_keys: Sequence[str] | None) -> Any:
+def _compile(statement: ClauseElement, column_keys: Sequence[str] | None) -> Any:
     if column_keys is None:
         column_keys = _columns_of_plain_change(statement)
     if column_keys is None:
-        return statement.compile(dialect=dialect)
+        return statement.compile(dialect=DIALECT)
     # Nothing is read back for the columns that are left out, unless the statement says RETURNING itself.
     executemany = not getattr(statement, "_returning", ())
-    return statement.compile(dialect=dialect, column_keys=column_keys, for_executemany=executemany)
+    return statement.compile(dialect=DIALECT, column_keys=column_keys, for_executemany=executemany)
 
 
 def _columns_of_plain_change(statement: Any) -> list[str] | None:
@@ -207,15 +204,15 @@ def _is_bound(value: Any) -> bool:
     return value is None or isinstance(value, BindParameter)
 
 
-def _result_processors(compiled: SQLCompiler, dialect: StateDialect) -> tuple[Processor, ...]:
+def _result_processors(compiled: SQLCompiler) -> tuple[Processor, ...]:
     columns = compiled._result_columns  # noqa: SLF001 - the only place where SQLAlchemy states the types of a result
-    processors = tuple(result_processor_of(_type_of(column, dialect), dialect) for column in columns)
+    processors = tuple(result_processor_of(_type_of(column)) for column in columns)
     return processors if any(processors) else ()
 
 
-def _type_of(column: Any, dialect: StateDialect) -> Any:
+def _type_of(column: Any) -> Any:
     """That of a column of the result; SQLAlchemy gives some conditions none."""
-    if dialect.groups_operands and isinstance(column.type, NullType) and any(map(is_condition, column.objects)):
+    if isinstance(column.type, NullType) and any(map(is_condition, column.objects)):
         return Boolean()
     return column.type
 
@@ -243,6 +240,6 @@ def is_statement(value: object) -> bool:
     return isinstance(value, Select | CompoundSelect | UpdateBase | TextClause)
 
 
-def sql_of(statement: object, dialect: StateDialect = DIALECT) -> str:
+def sql_of(statement: object) -> str:
     """The text of a statement as a bundle records it."""
-    return compile_statement(statement, dialect).sql
+    return compile_statement(statement).sql

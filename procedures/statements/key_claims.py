@@ -134,7 +134,6 @@ class Scope:
     ctes: Mapping[str, Exports]
     sources: list[Source] = field(default_factory=list)
     facts: RowFacts = field(default_factory=RowFacts)
-    is_wide: bool = True
     optional: list[tuple[RowFacts, list[Node]]] = field(default_factory=list)  # outer joins: conditions, and columns they pin
 
     def find(self, name: str, table: str | None) -> Terms:

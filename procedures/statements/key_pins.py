@@ -68,12 +68,9 @@ _UNEQUAL: Final = frozenset(("!=", "<>", "IS NOT", "IS DISTINCT FROM", "NOT IN")
 _COMPOUND: Final = ("UNION", "INTERSECT", "EXCEPT")
 
 
-def find_key_pins(sql: str, tables: Iterable[KeyedTable], *, is_wide: bool = True) -> list[KeyPin]:
-    """The pins of a statement, each once, in the order of the text.
-
-    `is_wide`: also by what SELECT, VALUES and CAST give, and by USING, NATURAL and FILTER; not for code before `HIDDEN_VALUES`.
-    """
-    reader = _Reader({table.name.lower(): table for table in tables}, is_wide=is_wide)
+def find_key_pins(sql: str, tables: Iterable[KeyedTable]) -> list[KeyPin]:
+    """The pins of a statement, each once, in the order of the text."""
+    reader = _Reader({table.name.lower(): table for table in tables})
     reader.read(read_tokens(sql), None, {})
     return reader.pins()
 
@@ -81,8 +78,8 @@ def find_key_pins(sql: str, tables: Iterable[KeyedTable], *, is_wide: bool = Tru
 class _Reader:
     """Reads the queries of one statement, each of them once."""
 
-    def __init__(self, tables: Mapping[str, KeyedTable], *, is_wide: bool) -> None:
-        self._tables, self._is_wide = tables, is_wide
+    def __init__(self, tables: Mapping[str, KeyedTable]) -> None:
+        self._tables = tables
         self._numbers = itertools.count()
         self._tables_of: dict[Node, str] = {}  # partition column -> its table
         self._scopes: list[Scope] = []
@@ -147,15 +144,15 @@ class _Reader:
         begin = next((at for at, token in enumerate(tokens[:end]) if token.is_word("SELECT", "WITH", "VALUES")), end)
         if begin < end:
             self.read(tokens[begin:end], outer, ctes)
-        self._read_inside(tokens[end:], Scope(outer, ctes, is_wide=self._is_wide))
+        self._read_inside(tokens[end:], Scope(outer, ctes))
         return Exports()
 
     def _read_core(self, tokens: Sequence[Token], outer: Scope | None, ctes: Mapping[str, Exports]) -> Exports:
         """One SELECT, UPDATE or DELETE."""
-        scope = Scope(outer, ctes, is_wide=self._is_wide)
+        scope = Scope(outer, ctes)
         self._scopes.append(scope)
         clauses = clauses_of(tokens)
-        if scope.is_wide and tokens and tokens[0].is_word("VALUES"):
+        if tokens and tokens[0].is_word("VALUES"):
             self._read_inside(tokens, scope)
             return Exports(self._listed(tokens[1:], scope))
         if tokens and tokens[0].is_word("UPDATE", "DELETE"):
@@ -166,7 +163,7 @@ class _Reader:
             scope.facts.add(self._conditions(clauses.get(name, ()), scope))
         self._read_inside(tokens, scope)
         owned = [node for source in scope.sources for node in source.owned]
-        has_values = scope.is_wide and clauses.keys() <= {"", "SELECT", "FROM"}  # IN () is a SELECT without rows
+        has_values = clauses.keys() <= {"", "SELECT", "FROM"}  # IN () is a SELECT without rows
         return Exports(_exported(clauses.get("SELECT", ()), scope, has_values=has_values), scope.facts, owned)
 
     def _listed(self, tokens: Sequence[Token], scope: Scope) -> dict[str, Terms]:
@@ -178,9 +175,7 @@ class _Reader:
         for token in tokens:
             if token.kind == "group" and is_query(token.inner):
                 self._read_group(token, scope)
-            elif (
-                scope.is_wide and token.inner and token.inner[0].is_word("WHERE")
-            ):  # FILTER: what an aggregate sees of the same rows
+            elif token.inner and token.inner[0].is_word("WHERE"):  # FILTER: what an aggregate sees of the same rows
                 seen = Scope(scope, scope.ctes, sources=scope.sources)
                 self._scopes.append(seen)
                 seen.facts.add(self._conditions(token.inner[1:], seen))
@@ -267,7 +262,7 @@ class _Reader:
                 return RowFacts.one_of(sides) if is_choice else RowFacts().add(*sides)
         texts = [token.text for token in tokens]
         if not tokens or texts == ["1" if negated else "0", "=", "1"]:  # SQLAlchemy's true and false
-            return RowFacts(is_never=bool(tokens) and scope.is_wide)
+            return RowFacts(is_never=bool(tokens))
         first, rest = tokens[0], tokens[1:]
         if first.is_word("NOT"):
             return self._conditions(rest, scope, negated=not negated)
@@ -338,9 +333,7 @@ def _term(tokens: Sequence[Token], scope: Scope) -> tuple[Term, ...]:
     last = tokens[-1] if tokens else None
     if last is None:
         return ()
-    if (
-        scope.is_wide and shape == ["word", "group"] and tokens[0].is_word("CAST")
-    ):  # it changes no value that its column could hold
+    if shape == ["word", "group"] and tokens[0].is_word("CAST"):  # it changes no value that its column could hold
         return tuple(term for term in _term(split_at(last.inner, "AS")[0], scope) if isinstance(term, Value))
     if shape == ["parameter"]:
         return (Value(last.text),)
@@ -388,7 +381,7 @@ def _shared_columns(element: Sequence[Token], scope: Scope, before: int, *, is_n
     """The columns that USING or NATURAL equates: of the sources `before` this element of FROM, and of it."""
     lists = [group for word, group in itertools.pairwise(element) if word.is_word("USING")]
     names = {token.text.lower() for group in lists for token in group.inner}
-    sources = scope.sources if scope.is_wide else []
+    sources = scope.sources
     for source in sources[before:]:
         for name, terms in (source.columns or {}).items():
             if name in names or (is_natural and name not in _ROWID):

@@ -6,8 +6,7 @@ prepared, a parameter at each execution. Values that belong here are remembered,
 
 One rule: a call that met such a key fails, whether or not it catches that, as with a row that it writes where it does not belong.
 
-Calls that run on all partitions are not judged: there each row is seen where it lives. Code bundles from before this rule run
-their statements unjudged (`keys_unjudged` in `hash_slots`): their calls replay as they ran.
+Calls that run on all partitions are not judged: there each row is seen where it lives.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ from sqlalchemy import Integer
 
 from procedures.declaration.row_placement import owner_reader
 from procedures.errors import RowRefused
-from procedures.shown_values import value_in_text
 from procedures.statements.key_pins import KeyedTable, KeyPin, find_key_pins
-from procedures.statements.raised import value_text
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database, TableInfo
@@ -83,7 +80,7 @@ class KeyJudge:
 
     def __init__(self, database: Database, refused: list[RowRefused], *, partition: int, partitions: int) -> None:
         """`refused`: gets what is raised."""
-        self._tables, self._is_wide = keyed_tables(database.tables), not database.shows_values
+        self._tables = keyed_tables(database.tables)
         self._keys = {
             info.table.name: _judged(info, refused, partition, partitions)
             for info in database.tables.values()
@@ -96,7 +93,7 @@ class KeyJudge:
         Raises: RowRefused for a constant that lives elsewhere.
         """
         places = {name: place for place, name in enumerate(names)}
-        pins = [self._placed(pin, places) for pin in find_key_pins(sql, self._tables, is_wide=self._is_wide)]
+        pins = [self._placed(pin, places) for pin in find_key_pins(sql, self._tables)]
         return tuple(dict.fromkeys(pin for pin in pins if pin is not None))
 
     def _placed(self, pin: KeyPin, places: Mapping[str, int]) -> PlacedPin | None:
@@ -126,10 +123,9 @@ def _judged(info: TableInfo, refused: list[RowRefused], partition: int, partitio
         return owner_of(value) in (None, partition)
 
     def refuse(value: Any) -> NoReturn:
-        what = value_in_text(value, lambda shown: f"{column} = {value_text(shown)}, which", f"a {column} that")
         refused.append(
             RowRefused(
-                f"table {table}: a statement looks for {what} belongs to partition "
+                f"table {table}: a statement looks for a {column} that belongs to partition "
                 f"{owner_of(value)}, and this call runs on partition {partition}, where it would find nothing; route the "
                 "procedure by that value, or look for it in a call of its own, or in one with partition_by=EACH",
                 {str(column): value},

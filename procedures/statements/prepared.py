@@ -15,7 +15,7 @@ import apsw
 
 from procedures.native import accelerator, error_of
 from procedures.results.changes import SHARED, WRITTEN, Inserted, Result, Written
-from procedures.results.rows import AnyRows, FormerRows
+from procedures.results.rows import AnyRows
 from procedures.statements.compiled import Compiled
 from procedures.statements.pinned_keys import REMEMBERED, PlacedPin
 from procedures.storage.stored_values import storing
@@ -39,7 +39,6 @@ class PreparedText:
     state: CallState
     statements: Statements | None  # of the connection, where statements run without its cursor
     pins: tuple[PlacedPin, ...] = ()  # what its values are judged by
-    checks_values: bool = True  # their classes are known; code from before binds any buffer as bytes
 
 
 class NamesDiffer(KeyError):
@@ -153,7 +152,7 @@ def writing_run(prepared: PreparedText, inserted: type[Inserted] | None) -> Run:
     """For a change that returns no rows; `inserted`: what an INSERT of one row returns."""
     execute, changes, state, sql = prepared.cursor.execute, prepared.cursor.connection.changes, prepared.state, prepared.sql
     unjudged, count = _pick(prepared.names, prepared.compiled)
-    pick = _judging(storing(unjudged) if prepared.checks_values else unjudged, prepared.pins)
+    pick = _judging(storing(unjudged), prepared.pins)
 
     def run(params: dict[str, Any]) -> Result:
         if len(params) != count and count >= 0:
@@ -187,11 +186,11 @@ def _without_cursor(
 # `writing_run` and `reading_run` repeat their first lines: a shared function would cost a frame in every statement of every call.
 
 
-def reading_run(prepared: PreparedText, rows: type[AnyRows] | type[FormerRows]) -> Run:
+def reading_run(prepared: PreparedText, rows: type[AnyRows]) -> Run:
     """For a query."""
     execute, sql, processors = prepared.cursor.execute, prepared.sql, prepared.compiled.results
     unjudged, count = _pick(prepared.names, prepared.compiled)
-    pick = _judging(storing(unjudged) if prepared.checks_values else unjudged, prepared.pins)
+    pick = _judging(storing(unjudged), prepared.pins)
     conversions = [(place, process) for place, process in enumerate(processors) if process is not None]
     fetched: Any = list if conversions else rows
 

@@ -1,8 +1,8 @@
 """What SQLite refuses while a statement runs, as SQLAlchemy's exceptions; they are APSW's, too.
 
 `sqlalchemy.exc.IntegrityError` and `apsw.ConstraintError` (`procedures.IntegrityError`) both catch a constraint that fails. Texts
-are parts of outcomes, which replays compare: code from before exact decimals gets APSW's exceptions as they are. They name
-constraint, table and columns; the values are in `params` (`shown_values`).
+are parts of outcomes, which replays compare. They name constraint, table and columns; the values are in `params`
+(`shown_values`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ import apsw
 from sqlalchemy import exc
 
 from procedures.raised_errors import is_raised
-from procedures.shown_values import values_are_shown
 
-VALUES_MAX: Final = 8  # named in a message
-VALUE_CHARACTERS_MAX: Final = 60
 _COLUMNS: Final = re.compile(r"(?:UNIQUE|NOT NULL) constraint failed: (.+)|cannot store .* in \w+ column (.+)", re.DOTALL)
 _CHECK: Final = re.compile(r"CHECK constraint failed: (.+)", re.DOTALL)
 _QUOTED: Final = re.compile(r"(?<=^bad JSON path): .*", re.DOTALL)  # the only value that SQLite's texts hold at run time
@@ -38,8 +35,6 @@ class FromSqlite:
         said = sqlite_text(error)
         self.constraint, self.table, self.columns = _failed_constraint(said, table)
         text = _describe_failure(said, self.constraint, self.table)
-        if values_are_shown() and (shown := _shown_values(self.columns, values)):
-            text = f"{text}; values: {shown}"
         exc.StatementError.__init__(self, text, None, dict(values), error)  # type: ignore[arg-type] # of a subclass
         self.connection_invalidated = False
 
@@ -79,7 +74,7 @@ def error_for_sqlalchemy(error: BaseException, statement: Any, values: Mapping[s
 
 def sqlite_text(error: BaseException) -> str:
     """What SQLite said, without the value that it may have quoted."""
-    return str(error) if values_are_shown() else _QUOTED.sub("", str(error))
+    return _QUOTED.sub("", str(error))
 
 
 def _failed_constraint(text: str, table: str | None) -> tuple[str, str | None, tuple[str, ...]]:
@@ -100,19 +95,3 @@ def _describe_failure(text: str, constraint: str, table: str | None) -> str:
     elif table is not None and f"{table}." not in text:
         text = f"{text} (table {table})"
     return text
-
-
-def _shown_values(columns: tuple[str, ...], values: Mapping[str, Any]) -> str:
-    """Those of the failed columns; all, where the statement has other names for them."""
-    chosen = {name: values[name] for name in columns if name in values} or values
-    shown = [f"{name}={value_text(value)}" for name, value in list(chosen.items())[:VALUES_MAX]]
-    return ", ".join(shown + (["…"] if len(chosen) > VALUES_MAX else []))
-
-
-def value_text(value: Any) -> str:
-    """A value in a message."""
-    if isinstance(value, list | tuple | set | frozenset | dict):  # its order may differ between processes
-        return f"({len(value)} elements)"
-    plain = isinstance(value, str | bytes)  # of others, a memoryview say, the address is another one in every process
-    text = repr(value[:VALUE_CHARACTERS_MAX]) if plain else ADDRESS.sub("", str(value))
-    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}…"

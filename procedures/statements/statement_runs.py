@@ -20,7 +20,7 @@ from procedures.errors import StatementRefused
 from procedures.guard.authorizer import Authorizer, Mode
 from procedures.guard.probe import probe
 from procedures.results.changes import Result, inserted_class
-from procedures.results.rows import former_rows_class, rows_class
+from procedures.results.rows import rows_class
 from procedures.statements.allowed_tables import AllowedTables
 from procedures.statements.compiled import Compiled, compile_statement
 from procedures.statements.migrated_tables import MigratedTables
@@ -84,8 +84,6 @@ class Runs(dict[object, Run]):
         super().__init__()
         self._key_judge = keys
         self._statements = statements
-        self._dialect = database.dialect
-        self.runs_as_before = not self._dialect.is_exact  # code from before exact decimals: it runs as it did, bugs and all
         self._allowed = (
             MigratedTables(database, cursor.connection, guard) if access is Access.MIGRATION else AllowedTables(database, access)
         )
@@ -172,9 +170,9 @@ class Runs(dict[object, Run]):
         """The form of a statement, and the values that it holds itself."""
         if statement in self._alone:
             return self._alone[statement], {}
-        structure = None if self.runs_as_before else self._keys.structure_of(statement)
+        structure = self._keys.structure_of(statement)
         if structure is None:
-            return self._form_alone(statement, compile_statement(statement, self._dialect)), {}
+            return self._form_alone(statement, compile_statement(statement)), {}
         key, literals = structure
         known = self._forms.get(key)  # one look: such keys are long
         form = None if known is None else known[1].get(known[0].kinds_of(literals) if known[0].counts else ())
@@ -186,7 +184,7 @@ class Runs(dict[object, Run]):
 
     def _shared_form(self, statement: Any, structure: Structure) -> StatementForm:
         key, literals = structure
-        compiled = compile_statement(statement, self._dialect)
+        compiled = compile_statement(statement)
         named = with_values_named(compiled, literals)
         kinds = value_kinds(statement, compiled, literals)
         if named is None or -1 in kinds.exactly:
@@ -213,10 +211,10 @@ class Runs(dict[object, Run]):
         Raises: TypeError, see `misfit_error`.
         """
         statement = form.statement
-        if self.runs_as_before or not may_choose_columns(statement) or (isinstance(statement, Update) and not names):
+        if not may_choose_columns(statement) or (isinstance(statement, Update) and not names):
             return None
         try:
-            compiled = compile_statement(statement, self._dialect, column_keys=sorted(names))
+            compiled = compile_statement(statement, column_keys=sorted(names))
         except StatementRefused:
             return None
         if compiled.required != names:
@@ -248,18 +246,15 @@ class Runs(dict[object, Run]):
         facts = probe(connection, self._guard, sql)
         self._allowed.check_statement(compiled, facts)
         pins = () if self._key_judge is None else self._key_judge.placed_pins(sql, facts.parameters)
-        prepared = PreparedText(
-            self._cursor, compiled, sql, facts.parameters, self._state, self._statements, pins, self._dialect.groups_operands
-        )
+        prepared = PreparedText(self._cursor, compiled, sql, facts.parameters, self._state, self._statements, pins)
         numbered = None if facts.readonly else find_numbered(connection, self._guard, sql)
         if facts.columns:
-            rows = former_rows_class(facts.columns) if self.runs_as_before else rows_class(facts.columns, compiled.places)
-            run = reading_run(prepared, rows)
+            run = reading_run(prepared, rows_class(facts.columns, compiled.places))
             if facts.readonly:
                 return run
             run = marking_run(run, self._state)
         else:
-            key = None if self.runs_as_before else compiled.inserted
+            key = compiled.inserted
             inserted = None if key is None else inserted_class(key.names, key.values, key.numbered)
             run = writing_run(prepared, inserted)
         return run if numbered is None else numbering_run(self._cursor, run, numbered, compiled, facts.parameters)

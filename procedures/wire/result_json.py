@@ -10,8 +10,6 @@ import dataclasses
 import enum
 import typing
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
@@ -31,15 +29,6 @@ _DEPTH_MAX = 64  # a deeper result is a mistake, and readers refuse it
 
 Encode = Callable[[Any], bytes]
 _dumps = orjson.dumps
-_FIRST_TYPES: ContextVar[bool] = ContextVar("results_of_first_types", default=False)
-
-
-def results_of_first_types() -> AbstractContextManager[None]:
-    """Procedures declared inside fail with a result that has a time, a duration or a model where it is not annotated.
-
-    All did so once, and a replay has to fail where the call did: for code bundles of that time.
-    """
-    return raised(_FIRST_TYPES)
 
 
 def encoder_for(hint: Any) -> tuple[Encode, Codec | None]:
@@ -52,7 +41,7 @@ def encoder_for(hint: Any) -> tuple[Encode, Codec | None]:
     if hint is None or hint is type(None):
         return _encode_none, codec_for(None)
     if hint in (Any, object, dict, list, tuple) or typing.get_args(hint)[-1:] in ((Any,), (object,)):
-        return encode_first_types if _FIRST_TYPES.get() else encode_any, None
+        return encode_any, None
     try:
         codec = _result_codec(hint)
     except DefinitionError as error:
@@ -78,12 +67,7 @@ def encode_any(value: Any) -> bytes:
 
     Models go with their members in the order of their names, all other objects in their own order.
     """
-    return _bounded(_dumps(to_json(value, 0, later_form)))
-
-
-def encode_first_types(value: Any) -> bytes:
-    """The same for the types of the first version alone; see `results_of_first_types`."""
-    return _bounded(_dumps(to_json(value, 0, _refuse_form)))
+    return _bounded(_dumps(to_json(value)))
 
 
 def _bounded(body: bytes) -> bytes:
@@ -98,11 +82,8 @@ _EXACT: dict[type, Callable[[Any], Any]] = {
 }
 
 
-Form = Callable[[Any], Any]
-
-
-def to_json(value: Any, depth: int, other: Form) -> Any:
-    """Wire form by the value's own type; `other` gives that of types which are not of the first version.
+def to_json(value: Any, depth: int = 0) -> Any:
+    """Wire form by the value's own type.
 
     Raises:
         WireError: it has none, or is nested too deep.
@@ -113,17 +94,17 @@ def to_json(value: Any, depth: int, other: Form) -> Any:
     if depth > _DEPTH_MAX:
         raise WireError(f"result is nested deeper than {_DEPTH_MAX}")
     if isinstance(value, list | tuple):
-        return [to_json(element, depth + 1, other) for element in value]
+        return [to_json(element, depth + 1) for element in value]
     if isinstance(value, dict):
-        return {_key(key): to_json(element, depth + 1, other) for key, element in value.items()}
+        return {_key(key): to_json(element, depth + 1) for key, element in value.items()}
     if isinstance(value, enum.Enum):
-        return to_json(value.value, depth + 1, other)
+        return to_json(value.value, depth + 1)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name), depth + 1, other) for field in dataclasses.fields(value)}
+        return {field.name: to_json(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value)}
     for kind, plain in _PLAIN:  # subclasses, such as SQLAlchemy's quoted names, count as what they derive from
         if isinstance(value, kind) and type(value) is not bool:
-            return to_json(plain(value), depth + 1, other)
-    return other(value)
+            return to_json(plain(value), depth + 1)
+    return _later_form(value)
 
 
 _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
@@ -134,12 +115,7 @@ _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 )
 
 
-def _refuse_form(value: Any) -> Any:
-    """Of the first version: its words are in the digests of old logs, so they cannot change."""
-    raise WireError(f"result: {type(value).__name__} has no JSON form; return numbers, strings, lists, dicts or dataclasses")
-
-
-def later_form(value: Any) -> Any:
+def _later_form(value: Any) -> Any:
     """Durations, times of day, and models of pydantic. Raises: WireError."""
     kind = type(value)
     if kind not in (time, timedelta) and not hasattr(kind, "__pydantic_validator__"):

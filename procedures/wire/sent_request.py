@@ -25,7 +25,7 @@ import google_crc32c
 import orjson
 
 from procedures.wire.repeated_objects import is_equal, stated_default
-from procedures.wire.result_json import later_form, to_json
+from procedures.wire.result_json import to_json
 
 _crc, _crc32, _dumps = google_crc32c.extend, zlib.crc32, orjson.dumps
 _OPTIONS: Final = (
@@ -137,7 +137,7 @@ def _form(value: Any) -> Any:
         return _without_defaults(value, kind._fields, kind._field_defaults)
     if isinstance(value, list | tuple):
         return list(value)
-    return to_json(value, 0, later_form)
+    return to_json(value)
 
 
 def _was_given(field: dataclasses.Field[Any], value: Any) -> bool:

@@ -16,7 +16,7 @@ from cmdlog.wal.skips import VOID
 from procedures.execution.executor import Applied
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.storage.state import PartitionState
-from replay.engine import Catalogs, PartitionEngine, invocations, replay_calls
+from replay.engine import Catalogs, PartitionEngine, invocations
 from replay.errors import Divergence, DivergencePlace, PlanOutdated
 from replay.fork.rerun import ForkPlace
 from replay.log.scan import ScannedStream
@@ -75,7 +75,7 @@ class Baseline:
         self._transaction.ensure_open()
         batch, last = decode_batch(record), record.index == self._stream.to_index
         calls = invocations(batch, self._skips.get(record.index, frozenset()), self._stream.to_calls if last else -1)
-        applied = replay_calls(self._engine.executor, calls)
+        applied = self._engine.executor.apply(calls)
         trails = self._trail.take_rows(applied.statuses, range(len(applied.statuses)))
         if digest is not None:
             self._compare(batch, applied, digest)

@@ -21,7 +21,7 @@ from procedures.errors import ProceduresError
 from procedures.execution.executor import Applied, Invocations
 from procedures.idempotency.known_outcome import KeyPolicy, Status
 from procedures.storage.state import PartitionState
-from replay.engine import CatalogMissing, Catalogs, PartitionEngine, replay_calls
+from replay.engine import CatalogMissing, Catalogs, PartitionEngine
 from replay.errors import ReplayError
 from replay.fork.tally import Difference
 from replay.plan.planner import PAST, make_plan
@@ -57,7 +57,7 @@ def _run_again(
         state = PartitionState.open(paths[found.partition], partition=found.partition)
         engine = PartitionEngine(state, known, digest_rows=False, policy=KeyPolicy(**planned.scan.groups.cluster.key_policy))
         try:
-            return replay_calls(engine.executor, _alone(found, batch, state.position.index + 1))
+            return engine.executor.apply(_alone(found, batch, state.position.index + 1))
         finally:
             engine.close()
 

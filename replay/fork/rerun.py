@@ -29,7 +29,7 @@ from procedures.execution.executor import Applied, Invocations
 from procedures.idempotency.known_outcome import KeyPolicy, Status
 from procedures.migration.stated_change import StatedChange
 from procedures.storage.state import PartitionState
-from replay.engine import Catalogs, PartitionEngine, replay_calls
+from replay.engine import Catalogs, PartitionEngine
 from replay.errors import ReplayError
 from replay.fork.bind_calls import CallBinding, Fit, Unfit
 from replay.fork.tally import Difference, RerunProgress
@@ -195,7 +195,7 @@ class PartitionRerun:
             return None
         self._running = record.index, ran
         self._report_running(record.partition, record.index, IN_BATCH)
-        applied = replay_calls(self._engine.executor, calls)
+        applied = self._engine.executor.apply(calls)
         self._report_running(record.partition, record.index, IDLE)
         self.done.tally.statuses.update(applied.statuses)
         self.done.calls += len(ran)

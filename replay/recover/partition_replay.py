@@ -27,7 +27,7 @@ from procedures.execution.executor import Applied, Invocations
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.raised_errors import is_raised, repr_of
 from procedures.storage.state import PartitionState
-from replay.engine import CatalogMissing, Catalogs, PartitionEngine, invocations, replay_calls, stated_change
+from replay.engine import CatalogMissing, Catalogs, PartitionEngine, invocations, stated_change
 from replay.errors import MIGRATION, Divergence, DivergencePlace, Poison
 from replay.loop.entry_queue import PartitionStopped, UncomparedBatches
 from replay.loop.shared_transaction import SharedTransaction
@@ -193,7 +193,7 @@ class PartitionReplay:
         if record.index in self._skipped and not self._reporter.procedures(batch):
             self._pass_over(record, calls)
             return None
-        applied = replay_calls(self._engine.executor, calls)
+        applied = self._engine.executor.apply(calls)
         if self._setup.report_running is not None:
             self._setup.report_running(self.plan.partition, record.index, IDLE)
         problem = None
@@ -321,7 +321,7 @@ class PartitionReplay:
         executor = engine.executor
         try:
             executor.begin_group()
-            applied = replay_calls(executor, self._calls(batch))
+            applied = executor.apply(self._calls(batch))
             changed = {(row.table, row.key): row for row in executor.changed_rows()}
             return Trial(
                 applied.statuses, applied.result_hashes, applied.rows_digest, changed, rows.take_positions(applied.statuses)

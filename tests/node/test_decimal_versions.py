@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.deploying.code_trial import CodeTrial
 from cmdlog.node.node import Node
-from procedures import Database, procedure_versions
+from procedures import Database
 from procedures.bundle import Bundle
-from procedures.procedure_versions import facts_of
-from procedures.request_history import STANDARD, next_requests
 from tests.node.deployed import RENAMED, make_version
 from tests.node.rig import ask, open_node
 
@@ -109,36 +106,5 @@ def test_migration_of_a_start_is_tried_out_in_the_context_of_its_replay(tmp_path
     again = opened(tmp_path, migrating, inline=True, migrate=True)
     assert ask(again, "third", id=1) == THIRD  # the change comes before it
     assert [tuple(row) for row in again.query("SELECT note FROM tally").rows] == [(THIRD,)]
-    again.close()
-    assert recover(tmp_path) == 0
-
-
-@pytest.fixture(name="early")
-def fixture_early(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Records are made as they were before they stated the context, until it is undone."""
-
-    def without(*args: Any) -> dict[str, Any]:
-        return {name: stated for name, stated in next_requests(*args).items() if name not in STANDARD}
-
-    monkeypatch.setattr(procedure_versions, "next_requests", without)
-    monkeypatch.setattr(CodeTrial, "load", lambda *_: None)  # which loads new code with the standard settings
-    return monkeypatch
-
-
-@pytest.mark.slow
-def test_early_record_keeps_its_context_until_the_code_changes(tmp_path: Path, early: pytest.MonkeyPatch) -> None:
-    """A start with the same code adds no version, its calls run as before, and the log replays; other code has the standard."""
-    db, _ = version(tmp_path, 1, SETS)
-    node = opened(tmp_path, db, inline=False)
-    assert ask(node, "third", id=1) == LONGER
-    node.close()
-    early.undo()
-    again = opened(tmp_path, db, inline=False)
-    code = again.deployer.ground.code
-    assert (code.newest, facts_of(code.newest_value).standard_decimals) == (1, False)
-    assert [ask(again, name, id=1) for name in ("third", "read_third")] == [LONGER] * 2
-    again.deployer.deploy(version(tmp_path, 3, SETS)[1])
-    assert facts_of(code.newest_value).standard_decimals
-    assert [ask(again, name, id=1) for name in ("third", "read_third")] == [THIRD] * 2
     again.close()
     assert recover(tmp_path) == 0

@@ -35,9 +35,9 @@ def refuse_to_start(*_: Any, **__: Any) -> None:
 
 
 def other_hash(db: Database, target: str | None) -> Bundle:
-    """The same modules under other rules."""
+    """The same modules under another name."""
     bundle = capture_bundle(db, target)
-    content = {**_content(bundle), "dialect": bundle.dialect % 4 + 1}
+    content = {**_content(bundle), "main": "another"}
     return Bundle(**content, hash=_hash(content))
 
 

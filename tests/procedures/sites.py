@@ -54,7 +54,7 @@ class Site:
             millis_of=lambda txn: txn >> 21,
             progress=progress,
             key_policy=policy,
-            facts=lambda _version: VersionFacts.of_new_code(partitions),
+            facts=lambda _version: VersionFacts(partitions),
         )
         self.milliseconds = START_MS
         self.numbers = {procedure.name: number for number, procedure in enumerate(db.procedure_list)}

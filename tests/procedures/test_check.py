@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from procedures.checks.check import check
-from procedures.errors import BundleError, DefinitionError
+from procedures.errors import BundleError
 from tests.waiting import PATIENCE_S
 
 APP = """
@@ -125,17 +125,6 @@ def test_statement_that_no_procedure_could_run_is_a_finding(write: Write) -> Non
     """Statements at module level are compiled and checked even if the workload does not reach them."""
     findings = check(write("pass", more="\nBAD = text('PRAGMA user_version')\ndel workload\n"))
     assert [(finding.code, finding.function) for finding in findings] == [("statement", "BAD")]
-
-
-def test_a_column_of_text_numbers_is_a_finding(write: Write) -> None:
-    """It says how to move the table to exact numbers; a Numeric without digits says so when it is declared."""
-    table = 'db.table("p", Column("id", Integer, primary_key=True), Column("price", KIND), partition_by="id")'
-    more = f"from sqlalchemy import Numeric\nfrom procedures import TextNumeric\n{table}"
-    found = check(write("return number", result="int", more=more.replace("KIND", "TextNumeric(12, 2)")))
-    assert [(one.code, one.severity, one.function) for one in found] == [("text-numeric", "warning", "p.price")]
-    assert "declare a second table with Numeric(p, s)" in found[0].message
-    with pytest.raises(DefinitionError, match="keeps it as TextNumeric"):
-        check(write("return number", result="int", more=more.replace("KIND", "Numeric")))
 
 
 def test_target_without_database_is_refused() -> None:

@@ -16,7 +16,6 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from procedures import Database, DefinitionError
-from procedures.deployed_code import deployed_code
 
 Items = Callable[[], tuple[SchemaItem, ...]]
 
@@ -56,8 +55,6 @@ def test_foreign_keys_join_partition_columns() -> None:
             refers(ForeignKeyConstraint(columns, [f"shops.{name}" for name in target]), partition_by=by)
     with pytest.raises(DefinitionError, match=r"\(shop → t.id\) refers to 't'"):
         refers(Column("up", Integer), ForeignKeyConstraint(["shop"], ["t.id"]), partition_by="town")
-    with deployed_code():
-        refers(ForeignKeyConstraint(["shop"], ["shops.id"]), partition_by="town")
 
 
 @pytest.mark.parametrize("replicated", [True, False])

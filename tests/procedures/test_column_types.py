@@ -9,12 +9,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer, String, func, select, types
+from sqlalchemy import Column, Integer, func, select, types
 
 from procedures import Database
 from procedures.declaration.dialect import DIALECT, bind_processor_of, result_processor_of
 from procedures.errors import StatementRefused
-from procedures.numeric.numeric_types import numeric_as_text
 from procedures.statements.compiled import compile_statement
 
 
@@ -61,24 +60,6 @@ def test_value_is_stored_in_one_form(name: str) -> None:
     assert to_python is not None
     assert to_python(stored) == value
     assert to_python(None) is None
-
-
-def test_code_from_before_keeps_its_types() -> None:
-    """A bundle of the log that declares what is refused today is compiled as it was."""
-    with numeric_as_text():
-        db = Database("old")
-        db.table(
-            "t",
-            Column("id", Integer, primary_key=True),
-            Column("name", String(3, collation="NOCASE")),
-            Column("pad", types.CHAR(2)),
-            Column("spent", types.Interval),
-            Column("pickled", types.PickleType),
-            partition_by="id",
-        )
-    assert db.schema_statements() == [
-        "CREATE TABLE t ( id INTEGER NOT NULL, name TEXT, pad TEXT, spent TEXT, pickled BLOB, PRIMARY KEY (id) ) STRICT"
-    ]
 
 
 def test_what_would_compute_with_stored_forms_is_refused() -> None:

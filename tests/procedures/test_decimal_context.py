@@ -15,9 +15,8 @@ import pytest
 from sqlalchemy import Column, Integer, Text, bindparam, insert
 
 from procedures import Database, Transaction
-from procedures.execution.call_settings import settings_of, standard_settings
+from procedures.execution.call_settings import standard_settings
 from procedures.execution.executor import Applied
-from procedures.request_history import VersionFacts
 from tests.procedures.migration.people import ChangingSite
 from tests.procedures.sites import Site
 
@@ -169,13 +168,3 @@ def test_second_run_of_a_batch_begins_as_the_first_did(site: Site) -> None:
 def test_local_context_ends_with_its_block(site: Site) -> None:
     """That is how a procedure asks for another precision."""
     assert site.call("precisely", number=1) == (0, f"0.33333 {THIRD}")
-
-
-def test_version_that_does_not_state_it_keeps_the_context_of_the_thread() -> None:
-    """Calls of early records ran in that, and must replay as they ran."""
-    found = []
-    with decimal.localcontext(prec=9):
-        for facts in (VersionFacts(4), VersionFacts.of_new_code(4)):
-            with settings_of(facts)():
-                found.append(str(Decimal(1) / 3))
-    assert found == ["0.333333333", THIRD]

@@ -32,8 +32,7 @@ from sqlalchemy import (
 )
 
 from procedures import Database, Transaction
-from procedures.bundle_dialect import JUDGED_KEYS, dialect_of, rules_of
-from procedures.declaration.grouped_operands import is_condition, operands_are_ungrouped, operands_ungrouped
+from procedures.declaration.grouped_operands import is_condition
 from procedures.statements.compiled import sql_of
 from tests.procedures.sites import Site
 
@@ -241,15 +240,3 @@ def test_conditions_without_a_type_are_known(world: World) -> None:
     ]
     assert all(map(is_condition, [*conditions, select(some.label("x")).subquery().c.x]))
     assert not any(map(is_condition, [n, n + 1, func.coalesce(n, 1), case((a, n)), select(n).scalar_subquery()]))
-
-
-def test_code_of_before_leaves_brackets_to_sqlalchemy() -> None:
-    """What is declared meanwhile keeps it: a log replays as it ran."""
-    with operands_ungrouped():
-        assert operands_are_ungrouped()
-    with rules_of(JUDGED_KEYS):
-        before = Database("before")
-    a, b = Column("a", Boolean), Column("b", Boolean)
-    assert dialect_of(before) == JUDGED_KEYS
-    assert sql_of(select(a < not_(b)), before.dialect) == "SELECT a < b = 0 AS anon_1"
-    assert sql_of(select(a < not_(b)), Database("now").dialect) == "SELECT a < (b = 0) AS anon_1"

@@ -1,4 +1,4 @@
-"""Bytes in statements are joined byte for byte or refused; code bundles from before have what SQLite made of them."""
+"""Bytes in statements are joined byte for byte or refused."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ from sqlalchemy import (
 )  # fmt: skip
 
 from procedures import Database
-from procedures.declaration.dialect import dialect_with
-from procedures.declaration.joined_bytes import bytes_are_numbers, bytes_as_numbers, is_bytes, works_on_bytes
-from procedures.statements.compiled import compile_statement, sql_of
+from procedures.declaration.joined_bytes import is_bytes, works_on_bytes
+from procedures.statements.compiled import sql_of
 from tests.procedures.sites import Site
 
-BEFORE = dialect_with(checks_forms=True, ignores_arguments=False, joins_bytes=False, judges_keys=False, groups_operands=False)
 AWKWARD: Final = (b"", b"\0", b"\0\0a", b"a\0b", b"\xff\xfe", b"\xc3", "ä🙂".encode()[:-1], b"5", b"0x10", bytes(range(256)))
 
 
@@ -150,17 +148,7 @@ def test_a_value_that_is_no_bytes_is_refused_when_it_is_bound(value: object, sit
     assert site.rows("SELECT data FROM t WHERE id = 1") == [(b"ab",)]
 
 
-def test_before_sqlite_took_bytes_for_numbers() -> None:
-    """So do code bundles of that time."""
-    assert sql_of(select(c.data + b"x"), BEFORE) == "SELECT t.data + :data_1 AS anon_1 \nFROM t"
-    assert sql_of(select(c.data.concat(b"x")), BEFORE) == "SELECT t.data || :data_1 AS anon_1 \nFROM t"
-    assert compile_statement(select(func.concat(c.data, b"x")), BEFORE).sql
-    with bytes_as_numbers():
-        assert bytes_are_numbers()
-    assert not bytes_are_numbers()
-
-
-def test_other_statements_are_compiled_as_before() -> None:
+def test_other_statements_are_left_alone() -> None:
     """Sums, texts, comparisons and functions of bytes."""
     for expression in (
         c.n + c.n,
@@ -170,7 +158,7 @@ def test_other_statements_are_compiled_as_before() -> None:
         func.hex(c.data),
         func.max(c.data),
     ):
-        assert sql_of(select(expression)) == sql_of(select(expression), BEFORE)
+        assert "AS BLOB" not in sql_of(select(expression))
 
 
 def test_a_condition_and_an_index_join_as_well(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "expression": ({"twice": column_property(func.abs(-1))}, "Computed"),
     "other name": ({"a": mapped_column("b", Integer)}, "call the attribute b"),
     "deferred": ({"a": deferred(mapped_column(Integer))}, "select the columns"),
-    "history": ({"a": mapped_column(Integer, active_history=True)}, "active_history=True is for a Session"),
+    "history": ({"a": mapped_column(Integer, active_history=True)}, "active_history has no effect: there is no Session"),
     "validation": ({"a": mapped_column(Integer), "check": validates("a")(lambda self, name, value: value)}, "CheckConstraint"),
     "mapper arguments": ({"__mapper_args__": {"version_id_col": None}}, "__mapper_args__"),
     "table arguments": ({"__table_args__": {"sqlite_autoincrement": True}}, "no effect"),

@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import DDL, Boolean, Column, Enum, Integer, Numeric, PrimaryKeyConstraint, String, event, types
 
 from procedures import Database, DefinitionError
-from procedures.deployed_code import deployed_code
 
 
 class Chosen(types.TypeDecorator[str]):
@@ -89,12 +88,3 @@ def test_ddl_that_waits_for_an_event_is_found() -> None:
     event.listen(db.tables["t"].table, "after_create", make("CREATE TRIGGER x"))
     with pytest.raises(DefinitionError, match="DDL at after_create"):
         db.schema_statements()
-
-
-def test_code_of_the_log_keeps_its_rules() -> None:
-    """What is refused now was accepted when it was deployed; both judge by the Database, also later."""
-    with deployed_code():
-        db = declared(key(), Column("x", Enum("a", "b", length=10)))
-    assert len(db.schema_statements()) == 1
-    with pytest.raises(DefinitionError, match="leave length out"):
-        declared(key(), Column("x", Enum("a", "b", length=10)))

@@ -10,17 +10,11 @@ import pytest
 
 from procedures import Database, Transaction
 from procedures.bundle import Bundle
-from procedures.declaration.procedure import NAME
 from procedures.procedure_versions import catalog_value, facts_of
 from procedures.request_history import (
-    DECIMALS,
     FORMER_MAX,
     JUDGED,
-    SETTINGS,
-    STANDARD,
-    VersionFacts,
     former_hashes,
-    next_requests,
     seed_of,
 )
 from procedures.wire.request_hash import request_hash, request_seed
@@ -138,9 +132,9 @@ def test_signature_that_returns_has_its_hashes_again() -> None:
 
 
 def test_log_without_changed_signatures_says_nothing_new() -> None:
-    """The bundle's text names the decimal context alone, and hashes are as ever: early records and logs replay as they ran."""
+    """The hashes are those of the calls themselves."""
     _, value = stated(first, first)
-    assert orjson.loads(value["bundle"])["requests"] == {**STANDARD, JUDGED: {}}
+    assert orjson.loads(value["bundle"])["requests"] == {JUDGED: {}}
     assert hashes((first, first), source=1, target=2) == (stored(first, source=1, target=2), set())
     assert value["procedures"][0]["defaults"] == {"amount": 1}
 
@@ -150,21 +144,3 @@ def test_former_signatures_are_bounded() -> None:
     orders: list[Callable[..., Any]] = [first, reordered, swapped, renamed, extended, shortened, other_default] * 2
     _, value = stated(*orders)
     assert len(facts_of(value).requests["move"]["former"]) <= FORMER_MAX
-
-
-def test_record_that_states_nothing_readable_has_no_history() -> None:
-    """Early records, and bundles that are none."""
-    assert dict(facts_of({}).requests) == {}
-    assert dict(facts_of({"bundle": "no JSON"}).requests) == {}
-
-
-def test_every_new_version_states_the_decimal_context() -> None:
-    """Also one that follows a record from before; that record says nothing of it, and its name can be no procedure's."""
-    db, value = stated(first)
-    assert facts_of(value).standard_decimals
-    before = {**value, "bundle": orjson.dumps({**orjson.loads(value["bundle"]), "requests": {}}).decode()}
-    assert not facts_of(before).standard_decimals
-    assert VersionFacts(1, next_requests(db.procedure_list, before)).standard_decimals
-    assert VersionFacts.of_new_code().standard_decimals
-    assert not VersionFacts().standard_decimals
-    assert NAME.fullmatch(DECIMALS) is NAME.fullmatch(SETTINGS) is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from procedures.wire.result_json import encode_any, encode_first_types, encoder_for, results_of_first_types
+from procedures.wire.result_json import encode_any, encoder_for
 from procedures.wire.scalar_codecs import WireError
 
 
@@ -76,16 +76,3 @@ def test_values_without_a_form_are_refused_by_name(value: Any, said: str) -> Non
     for whole in (value, {"in": [value]}):
         with pytest.raises(WireError, match=said):
             encode_any(whole)
-
-
-@pytest.mark.parametrize("value", [timedelta(1), time(9), CARD])
-def test_code_of_the_first_types_fails_as_it_did(value: Any) -> None:
-    """Procedures of old bundles refuse later types, in the words that are in digests."""
-    with results_of_first_types():
-        encode = encoder_for(Any)[0]
-    assert encode is encode_first_types
-    with pytest.raises(WireError) as refused:
-        encode(value)
-    kind = type(value).__name__
-    assert str(refused.value) == f"result: {kind} has no JSON form; return numbers, strings, lists, dicts or dataclasses"
-    assert encode([1, Decimal("1.5")]) == encode_any([1, Decimal("1.5")])

@@ -16,7 +16,6 @@ from sqlalchemy.dialects import sqlite
 from procedures import Database, slot_of
 from procedures.declaration.hash_slots import partition_by_slot
 from procedures.errors import RowRefused
-from procedures.numeric.numeric_types import numeric_as_text
 from tests.procedures.sites import Site
 
 
@@ -197,17 +196,4 @@ def test_misplaced_row_from_before_can_be_changed(tmp_path: Any) -> None:
     connection.executemany("INSERT INTO stock VALUES (?, ?, 1)", [(n, n) for n in range(20)])
     connection.close()
     assert site.call("count", item=1) == (0, 20)
-    site.close()
-
-
-def test_history_without_the_number_of_partitions_replays_as_it_ran(tmp_path: Any) -> None:
-    """Catalog records of before do not state it, and one partition holds everything."""
-    for partitions in (None, 1):
-        site = Site(tmp_path / str(partitions), placed(Integer(), int), partitions=partitions)
-        assert [site.call("put", item=1, other=n) for n in range(20)] == [(0, None)] * 20
-        site.close()
-    with numeric_as_text():
-        db = placed(Integer(), int)
-    site = Site(tmp_path / "old", db, partitions=2)
-    assert [site.call("put", item=1, other=n) for n in range(20)] == [(0, None)] * 20
     site.close()

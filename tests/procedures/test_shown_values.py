@@ -45,10 +45,7 @@ from sqlalchemy import (
 )
 
 from procedures import Database, Transaction
-from procedures.bundle_dialect import GROUPED_OPERANDS, HIDDEN_VALUES, rules_of
 from procedures.execution.failure_trace import FailureTracer
-from procedures.numeric.numeric_types import numeric_of_literal
-from procedures.shown_values import value_in_text, values_are_shown, values_shown, wrong_kind
 from procedures.statements.raised import IntegrityError
 from tests.procedures.statements.statement_bench import MakeSite
 
@@ -195,16 +192,6 @@ def test_no_text_of_an_error_shows_a_value(make_site: MakeSite, partition: int) 
     assert [text for text in texts if MARK in text] == []
 
 
-@pytest.mark.slow
-def test_texts_of_before_show_values(make_site: MakeSite) -> None:
-    """Code of that time has the texts that its log has: the walk above meets what it looks for."""
-    with rules_of(GROUPED_OPERANDS):
-        texts = failures(make_site, partition=1, partitions=2)
-    shown = {text.partition(":")[0] for text in texts if MARK in text}
-    assert {"IntegrityError", "RowRefused", "TypeError", "ValueError", "LookupError", "OperationalError"} <= shown
-    assert not values_are_shown()
-
-
 def test_values_are_in_the_exception(make_site: MakeSite) -> None:
     """A procedure that catches it finds there what the text leaves out."""
     db = Database("kept")
@@ -222,14 +209,3 @@ def test_values_are_in_the_exception(make_site: MakeSite) -> None:
 
     make_site(db).call("run", n=1)
     assert found == [("NOT NULL", "ruled", ("owner",), None)]
-
-
-def test_a_value_is_shown_in_a_text_of_before_alone() -> None:
-    """The flag is up while code of that time is loaded or runs."""
-    assert (value_in_text(7, repr, "it"), wrong_kind(7)) == ("it", "a value of type int")
-    with values_shown():
-        assert (value_in_text(7, repr, "it"), wrong_kind(7)) == ("7", "7 (int)")
-        with pytest.raises(ValueError, match=MARK):
-            numeric_of_literal(Decimal("7341" * 8))
-    with rules_of(HIDDEN_VALUES), pytest.raises(ValueError, match="the value has more than 18 digits"):
-        numeric_of_literal(Decimal("7341" * 8))

@@ -15,7 +15,6 @@ import pytest
 from sqlalchemy import Column, Float, Integer, LargeBinary, String, bindparam, func, literal, select
 
 from procedures import Database, Transaction
-from procedures.declaration.grouped_operands import operands_ungrouped
 from procedures.execution.executor import Status
 from procedures.storage.stored_values import stored_value
 from tests.procedures.sites import Site
@@ -126,18 +125,3 @@ def test_buffer_that_is_no_value_fails_its_call(tmp_path: Path) -> None:
     status, body = Site(tmp_path / "state", db).call("misfit", number=1)
     assert status == Status.FAILED
     assert "numpy.ndarray is a buffer" in body["message"]
-
-
-def test_code_from_before_binds_as_it_did(tmp_path: Path) -> None:
-    """A replay finds nothing, as the call did."""
-    with operands_ungrouped():
-        before = Database("before")
-    table = before.table("rows", Column("id", Integer, primary_key=True), Column("n", Integer), partition_by="id")
-
-    def count(tx: Transaction, number: int) -> int:
-        """What is found of one row."""
-        tx.execute(table.insert(), id=number, n=5)
-        return len(tx.execute(select(table.c.id).where(table.c.n == FIVE)).all())
-
-    before.procedure(partition_by="number")(count)
-    assert Site(tmp_path / "state", before).call("count", number=1) == (Status.OK, 0)

@@ -19,14 +19,13 @@ from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_recor
 from cmdlog.wal.skips import VOID
 from procedures import Database, Transaction
 from procedures.bundle import Bundle
-from procedures.errors import EnvironmentFault, MigrationDiverged
+from procedures.errors import MigrationDiverged
 from procedures.execution.executor import Applied, Status
 from procedures.execution.outcome_bodies import SKIPPED
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.idempotency.session_calls import NumberedNames, sent_name
-from procedures.request_history import DECIMALS, VersionFacts
 from procedures.storage.state import PartitionState
-from replay.engine import FRAMES_MORE, CatalogMissing, Catalogs, PartitionEngine, names_of, replay_calls
+from replay.engine import CatalogMissing, Catalogs, PartitionEngine, names_of
 from replay.errors import Divergence, Poison
 from replay.recover.partition_replay import stop_at_migration
 from tests.procedures.migration.people import ChangingSite
@@ -64,47 +63,13 @@ def on_a_new_stack(run: Callable[[], Applied]) -> Applied:
     return found[0]
 
 
-def test_call_that_came_near_the_limit_of_the_stack_is_replayed_from_a_deeper_one(tmp_path: Path) -> None:
-    """A call of early code was acknowledged, so it must pass where the replay takes more of the stack; the limit is as before."""
-    db, _ = recursive()
-    limit = sys.getrecursionlimit()
-    call = ("descend", {"depth": limit - 30})
-    live, replayed = Site(tmp_path / "live.db", db), Site(tmp_path / "replayed.db", db)
-    for site in (live, replayed):
-        site.executor._facts = lambda _version: VersionFacts()
-    first = on_a_new_stack(lambda: live.apply(call))
-    assert first.statuses[0] == Status.OK
-    with pytest.raises(EnvironmentFault, match="recursion"):
-        at_depth(100, lambda: replayed.apply(call))
-    replayed.milliseconds = live.milliseconds - 1
-    again = at_depth(100, lambda: replay_calls(replayed.executor, replayed.batch([call])))
-    assert again.result_hashes == first.result_hashes
-    assert sys.getrecursionlimit() == limit
-    live.close()
-    replayed.close()
-
-
-def test_limit_that_an_application_sets_stays(tmp_path: Path) -> None:
-    """Modules that set it when they are loaded find it so in the calls that follow."""
-    db, set_limit = recursive()
-    limit = sys.getrecursionlimit()
-    site = Site(tmp_path / "own.db", db)
-    try:
-        set_limit(limit + 10 * FRAMES_MORE)
-        replay_calls(site.executor, site.batch([("descend", {"depth": 1})]))
-        assert sys.getrecursionlimit() == limit + 10 * FRAMES_MORE
-    finally:
-        sys.setrecursionlimit(limit)
-        site.close()
-
-
 def _people(*more: Column[Any]) -> Database:
     db = Database("people")
     db.table("person", Column("id", Integer, primary_key=True), Column("name", Text), *more, partition_by="id")
     return db
 
 
-def _dividing_bundle(requests: dict[str, Any]) -> Bundle:
+def _dividing_bundle() -> Bundle:
     """Its module sets a precision while it is imported, and divides."""
     source = "import decimal\nfrom procedures import Database\ndecimal.getcontext().prec = 50\ndb = Database('d')\n"
     source += "THIRD = decimal.Decimal(1) / 3\n@db.procedure()\ndef third(tx) -> str:\n    return str(THIRD)\n"
@@ -115,21 +80,20 @@ def _dividing_bundle(requests: dict[str, Any]) -> Bundle:
         "packages": [],
         "sql": {},
         "procedures": procedures,
+        "dialect": 1,
     }
     digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
-    return Bundle(**content, hash=digest, requests=requests)
+    return Bundle(**content, hash=digest)
 
 
-@pytest.mark.parametrize("stated", [True, False], ids=["now", "early"])
-def test_code_that_is_loaded_sets_no_context_of_its_thread(*, stated: bool) -> None:
-    """Another version that is loaded there begins as it would alone. Early versions ran with what they had set."""
+def test_code_that_is_loaded_sets_no_context_of_its_thread() -> None:
+    """Another version that is loaded there begins as it would alone."""
     catalogs = Catalogs()
-    catalogs.add_bundle(3, _dividing_bundle({DECIMALS: {"form": 1}} if stated else {}), partitions=1)
+    catalogs.add_bundle(3, _dividing_bundle(), partitions=1)
     with decimal.localcontext(prec=9):
         third = catalogs(3).procedures["third"].function
-        assert decimal.getcontext().prec == (9 if stated else 50)
+        assert decimal.getcontext().prec == 9
     assert third(None) == "0." + 50 * "3"
-    assert catalogs.facts(3).standard_decimals is stated
 
 
 def _schema_record(change: dict[str, Any]) -> Record:

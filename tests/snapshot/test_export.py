@@ -40,14 +40,14 @@ from decimal import Decimal
 from uuid import UUID
 from sqlalchemy import (JSON, Boolean, Column, Date, DateTime, Double, Enum, BigInteger, Integer, LargeBinary, Numeric, String,
                         Uuid, insert, bindparam)
-from procedures import Database, TextNumeric
+from procedures import Database
 
 db = Database("every")
 things = db.table(
     "things",
     Column("id", Integer, primary_key=True),
     Column("big", BigInteger), Column("flag", Boolean), Column("real", Double), Column("price", Numeric(12, 2)),
-    Column("exact", TextNumeric), Column("long", TextNumeric(50, 10)), Column("at", DateTime), Column("day", Date),
+    Column("exact", Numeric(18, 6)), Column("at", DateTime), Column("day", Date),
     Column("ident", Uuid),
     Column("nested", JSON), Column("text", String), Column("kind", Enum("a", "b", name="kind")), Column("raw", LargeBinary),
     partition_by="id",
@@ -64,7 +64,7 @@ RATE = insert(rates).values(name=bindparam("name_"), value=bindparam("value_"))
 
 
 @db.procedure(partition_by="id")
-def add(tx, id: int, big: int, flag: bool, real: float, price: Decimal, exact: Decimal, long: Decimal, at: datetime, day: date,
+def add(tx, id: int, big: int, flag: bool, real: float, price: Decimal, exact: Decimal, at: datetime, day: date,
         ident: UUID, text: str, kind: str, raw: bytes) -> None:
     given = {**locals(), "nested": {"b": [1, None, "x"], "a": 1.5}}
     tx.execute(ADD, **{name + "_": given[name] for name in NAMES})
@@ -92,7 +92,6 @@ FULL_ROW: dict[str, Any] = {
     "real": -0.1,
     "price": Decimal("-12345678.90"),
     "exact": Decimal("1.234567"),
-    "long": Decimal("1234567890123456789012345678901234567890.0123456789"),
     "at": datetime(2026, 1, 31, 12, 0, 0, 123456, UTC),
     "day": date(1969, 12, 31),
     "ident": "12345678-1234-5678-1234-567812345678",
@@ -102,7 +101,7 @@ FULL_ROW: dict[str, Any] = {
 }
 TYPES = {
     "id": pa.int64(), "big": pa.int64(), "flag": pa.bool_(), "real": pa.float64(), "price": pa.decimal128(12, 2),
-    "exact": pa.string(), "long": pa.string(), "at": pa.timestamp("us", tz="UTC"), "day": pa.date32(),
+    "exact": pa.decimal128(18, 6), "at": pa.timestamp("us", tz="UTC"), "day": pa.date32(),
     "ident": pa.string(), "nested": pa.string(), "text": pa.string(), "kind": pa.string(), "raw": pa.binary(),
 }  # fmt: skip
 
@@ -167,8 +166,6 @@ def test_every_type_comes_back_as_it_was_declared(node: str, tmp_path: Path) -> 
     rows = {row["id"]: row for row in table.to_pylist()}
     assert rows[1] == {
         **FULL_ROW,
-        "exact": "1.234567",
-        "long": "1234567890123456789012345678901234567890.0123456789",
         "nested": '{"a":1.5,"b":[1,null,"x"]}',
     }
     assert rows[2] == {**dict.fromkeys(TYPES), "id": 2, "nested": "null"}  # what None is in JSON
@@ -251,7 +248,6 @@ def test_chunks_and_groups_bound_the_memory(node: str, tmp_path: Path, monkeypat
         ("flag", "2", "bool"),
         ("real", "'x'", "double"),
         ("price", "'1.234'", "decimal128"),
-        ("exact", "'twelve'", "string"),
         ("at", "'2026-01-31T12:00:00'", "timestamp"),
         ("at", "17", "timestamp"),
         ("day", "'31.1.2026'", "date32"),

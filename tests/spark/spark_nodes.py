@@ -19,7 +19,7 @@ from tests.replay.ledgers import LEDGER, SMALL, Versions
 
 ACCOUNTS = 8
 PRICES = """
-prices = db.table("prices", Column("id", Integer, primary_key=True), Column("price", TextNumeric), partition_by="id")
+prices = db.table("prices", Column("id", Integer, primary_key=True), Column("price", Numeric(10, 8)), partition_by="id")
 PRICE = insert(prices).values(id=bindparam("id_"), price=bindparam("price_"))
 
 
@@ -28,12 +28,7 @@ def price(tx, item: int, digits: str) -> int:
     tx.execute(PRICE, id_=item, price_=Decimal(digits))
     return item
 """
-SHOP = (
-    LEDGER.replace(
-        "from sqlalchemy import ", "from decimal import Decimal\nfrom procedures import TextNumeric\nfrom sqlalchemy import "
-    )
-    + PRICES
-)
+SHOP = LEDGER.replace("from sqlalchemy import ", "from decimal import Decimal\nfrom sqlalchemy import Numeric, ") + PRICES
 
 
 def make_node(versions: Versions, folder: Path, **options: Any) -> Path:

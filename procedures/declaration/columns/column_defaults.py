@@ -20,8 +20,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 
 from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.columns.held_values import value_check
-from procedures.declaration.dialect import DIALECT, FIRST_EXACT_DIALECT, StateDialect, bind_processor_of
-from procedures.deployed_code import is_deployed
+from procedures.declaration.dialect import DIALECT, bind_processor_of
 from procedures.errors import DefinitionError, StatementRefused
 from procedures.numeric.numeric_types import ScaledNumeric
 from procedures.sql_functions import FUNCTIONS
@@ -39,13 +38,8 @@ _CONSTANT: Final = re.compile(
 
 def default_text(column: Column[Any]) -> str:
     """The server default as DDL has it."""
-    compiler: Any = CreateColumn(column).compile(dialect=_accepting())
+    compiler: Any = CreateColumn(column).compile(dialect=DIALECT)
     return str(compiler.get_column_default_string(column)).strip()
-
-
-def _accepting() -> StateDialect:
-    """What the log has was accepted by the rules of its time."""
-    return FIRST_EXACT_DIALECT if is_deployed() else DIALECT
 
 
 def check_constant(column: Column[Any]) -> None:
@@ -110,7 +104,7 @@ def _check_expression(column: Column[Any], name: str, expression: Any) -> None:
         if element.__visit_name__ == "function" and called not in FUNCTIONS:
             raise DefinitionError(f"{name}: {called}() does not depend on its arguments alone; write {name}=lambda tx: tx.now")
     try:
-        compiled: Any = select(expression).compile(dialect=_accepting())
+        compiled: Any = select(expression).compile(dialect=DIALECT)
     except StatementRefused as error:
         raise DefinitionError(f"{name}: {error}") from None
     if compiled.raw_text and any(isinstance(other.type, ScaledNumeric) for other in column.table.columns):

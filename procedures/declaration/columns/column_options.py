@@ -24,7 +24,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from procedures.declaration.columns.column_defaults import check_defaults
 from procedures.declaration.columns.column_types import check_type
 from procedures.declaration.columns.option_effects import check_effects
-from procedures.deployed_code import is_deployed
 from procedures.errors import DefinitionError
 
 _CONSTRAINTS = (PrimaryKeyConstraint, UniqueConstraint, CheckConstraint, ForeignKeyConstraint)
@@ -49,8 +48,7 @@ def check_options(table: Table, partition_by: str | None) -> None:
     _check_dialects(f"table {table.name!r}", table)
     if table.dialect_kwargs:
         raise DefinitionError(f"table {table.name!r}: {next(iter(table.dialect_kwargs))}: cmdlog chooses how a table is stored")
-    if not is_deployed():
-        check_effects(table, partition_by)
+    check_effects(table, partition_by)
 
 
 def _check_arguments(column: Column[Any]) -> None:

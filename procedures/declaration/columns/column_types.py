@@ -13,14 +13,14 @@ from sqlalchemy import types
 from sqlalchemy.dialects import sqlite
 
 from procedures.errors import DefinitionError
-from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric
+from procedures.numeric.numeric_types import ScaledNumeric
 
 WORKING: Final[frozenset[type[Any]]] = frozenset((
     types.Integer, types.BigInteger, types.SmallInteger, types.INTEGER, types.BIGINT, types.SMALLINT,
     types.Float, types.Double, types.FLOAT, types.DOUBLE, types.DOUBLE_PRECISION, types.REAL,
     types.String, types.Text, types.Unicode, types.UnicodeText, types.VARCHAR, types.NVARCHAR, types.TEXT, types.CLOB, types.Enum,
     types.LargeBinary, types.BLOB, types.VARBINARY, types.Boolean, types.BOOLEAN,
-    types.Numeric, types.NUMERIC, types.DECIMAL, ScaledNumeric, TextNumeric,
+    types.Numeric, types.NUMERIC, types.DECIMAL, ScaledNumeric,
     types.DateTime, types.DATETIME, types.TIMESTAMP, types.Date, types.DATE, types.Time, types.TIME, types.Interval,
     types.Uuid, types.UUID, types.JSON, sqlite.JSON,
 ))  # fmt: skip
@@ -68,7 +68,7 @@ def check_type(type_: Any) -> None:
 
 def _check_decorated(type_: types.TypeDecorator[Any]) -> None:
     inner: Any = type_.impl_instance
-    if isinstance(inner, types.Numeric) and not isinstance(inner, types.Float | TextNumeric):
+    if isinstance(inner, types.Numeric) and not isinstance(inner, types.Float):
         raise DefinitionError(
             f"{type(type_).__name__}: a TypeDecorator hides a Numeric's decimals; declare Numeric(p, s), and convert in Python"
         )

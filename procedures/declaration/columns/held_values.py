@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import types
 
 from procedures.declaration.columns.column_types import limit_of
-from procedures.declaration.dialect import DIALECT, StateDialect, bind_processor_of, result_processor_of
+from procedures.declaration.dialect import bind_processor_of, result_processor_of
 from procedures.raised_errors import class_name, text_of
 from procedures.shown_values import value_in_text
 
@@ -20,9 +20,9 @@ _SHOWN: Final = 60  # characters of a value
 Check = Callable[[Any], str]  # of a stored value: why it is none of the type; "" where it is one
 
 
-def value_check(type_: Any, dialect: StateDialect = DIALECT) -> Check | None:
+def value_check(type_: Any) -> Check | None:
     """None where every value is one that SQLite lets into such a column. NULL is one of every type."""
-    to_python, to_sqlite, limit = result_processor_of(type_, dialect), bind_processor_of(type_, dialect), limit_of(type_)
+    to_python, to_sqlite, limit = result_processor_of(type_), bind_processor_of(type_), limit_of(type_)
     if to_python is None and limit is None:
         return None
 
@@ -41,15 +41,15 @@ def value_check(type_: Any, dialect: StateDialect = DIALECT) -> Check | None:
     return check
 
 
-def row_check(type_: Any, dialect: StateDialect = DIALECT) -> Check | None:
+def row_check(type_: Any) -> Check | None:
     """The same of rows: JSON may be written differently, and what a TypeDecorator writes is its own affair, if it can be read."""
     if isinstance(type_, types.TypeDecorator) and not isinstance(type_, types.Interval):
-        return _all_of(row_check(type_.impl_instance, dialect), _readable(type_, dialect))
-    return _readable(type_, dialect) if isinstance(type_, types.JSON) else value_check(type_, dialect)
+        return _all_of(row_check(type_.impl_instance), _readable(type_))
+    return _readable(type_) if isinstance(type_, types.JSON) else value_check(type_)
 
 
-def _readable(type_: Any, dialect: StateDialect) -> Check | None:
-    to_python = result_processor_of(type_, dialect)
+def _readable(type_: Any) -> Check | None:
+    to_python = result_processor_of(type_)
     if to_python is None:
         return None
 

@@ -1,8 +1,7 @@
 """Options of SQLAlchemy that SQLite, or a state without a Session, would accept and then leave out: each is refused.
 
 One rule: an option that is accepted has an effect, or is a note for readers (`comment`, `doc`, `info`, the name of an Enum), or
-says what holds anyway (`native_uuid=False`). New code alone is judged: `column_options` has the rules that bundles of the log are
-held to as well.
+says what holds anyway (`native_uuid=False`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from sqlalchemy.sql.ddl import ExecutableDDLElement
 
 from procedures.declaration.dialect import DIALECT
 from procedures.errors import DefinitionError
-from procedures.numeric.numeric_types import TextNumeric
 
 _CONFLICTS: Final = ("ABORT", "FAIL", "IGNORE", "REPLACE", "ROLLBACK")  # the last one is refused with a reason of its own
 _RESERVED: Final = ("sqlite_", "_cmdlog_")
@@ -106,8 +104,6 @@ def _check_type(type_: Any, table: Table) -> None:
         raise DefinitionError(f"VARBINARY({type_.length}): its length is not judged; declare LargeBinary(n)")
     if isinstance(type_, types.NumericCommon) and type_.decimal_return_scale is not None:
         raise DefinitionError("decimal_return_scale: a value comes back with the decimals that it has; leave it out")
-    if isinstance(type_, TextNumeric) and not type_.asdecimal:
-        raise DefinitionError("TextNumeric(asdecimal=False): its digits come back as a Decimal; leave asdecimal out")
     if isinstance(type_, types.Boolean) and type_.name is not None and not type_.create_constraint:
         raise DefinitionError("Boolean(name=…) names a CHECK; write create_constraint=True as well, or leave the name out")
     if not isinstance(type_, types.JSON) and type_.should_evaluate_none:

@@ -130,7 +130,7 @@ def _table_at(known: Sequence[StateTable], options: ReadOptions, given: Inputs) 
 def _kinds(table: StateTable, statement: str) -> dict[str, str]:
     """The columns of the statement with the types that this version's code gives them in SQLite; others are left out."""
     declared = declarations(table.code)[table.name]
-    stored = _columns(create_table(declared.table, declared.dialect), table.name, None)
+    stored = _columns(create_table(declared.table), table.name, None)
     return {name: stored[name] for name in _columns(statement, table.name, None) if name in stored}
 
 
@@ -149,9 +149,7 @@ def _declared(catalogs: Code) -> Iterator[StateTable]:
     for version in sorted(catalogs, reverse=True):
         code = {version: {name: catalogs[version][name] for name in ("bundle", "hash")}}
         for name, declared in declarations(code).items():
-            yield StateTable(
-                name, _columns(create_table(declared.table, declared.dialect), name, declared), code, declared.replicated
-            )
+            yield StateTable(name, _columns(create_table(declared.table), name, declared), code, declared.replicated)
 
 
 def columns_of(table: StateTable, *, include_metadata: bool) -> dict[str, str]:

@@ -60,7 +60,7 @@ class SuiteDatabase(Database):
         """Declares a table that exists already; returns its DDL. Raises: DefinitionError."""
         if table.schema is not None:
             raise DefinitionError(f"table {table.name!r}: a state has one schema")
-        set_stored_types(table, None, as_text=False)
+        set_stored_types(table, None)
         declared = _declarable(table)
         check_table(declared)
         self._tables[table.name] = TableInfo(table, None, replicated=True)

@@ -33,7 +33,7 @@ class ChangingSite:
             digest_rows=digest_rows,
             millis_of=lambda txn: txn >> 21,
             progress=None,
-            facts=lambda _version: VersionFacts.of_new_code(),
+            facts=lambda _version: VersionFacts(),
         )
         self.changes: list[StatedChange] = []
         self.digests: list[str] = []

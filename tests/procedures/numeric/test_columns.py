@@ -28,9 +28,8 @@ from sqlalchemy import (
     types,
 )
 
-from procedures import Database, TextNumeric
-from procedures.errors import DefinitionError, SchemaConflict
-from procedures.numeric.numeric_types import numeric_as_text
+from procedures import Database
+from procedures.errors import DefinitionError
 from tests.procedures.numeric.exact_site import ExactSite
 
 
@@ -156,21 +155,3 @@ def test_constraints_hold_in_numbers(tmp_path: Path) -> None:
             site.run(insert(table).values(id=3, **wrong))
     assert str(site.run(select(table.c.m).where(table.c.id == 1))) == "[(Decimal('1.50'),)]"
     site.close()
-
-
-def test_a_state_with_text_is_told_from_other_differences(tmp_path: Path) -> None:
-    """New code is refused on it, with both ways out; TextNumeric and old code continue."""
-    with numeric_as_text():
-        old = Database("declared")
-        declare(db=old)
-    existing = dict(zip(["t"], old.schema_statements(), strict=True))
-    new = Database("declared")
-    declare(db=new)
-    with pytest.raises(SchemaConflict, match=r"declare the column TextNumeric\(6, 2\).*copy the rows"):
-        new.plan_schema(existing)
-    kept = Database("declared")
-    kept.table(
-        "t", Column("id", Integer, primary_key=True), Column("a", TextNumeric(6, 2)), Column("b", TextNumeric(8, 4)),
-        Column("n", Integer), partition_by="id",
-    )  # fmt: skip
-    assert kept.plan_schema(existing) == old.plan_schema(existing) == []

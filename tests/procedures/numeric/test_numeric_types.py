@@ -16,12 +16,9 @@ from procedures.declaration.dialect import DIALECT
 from procedures.errors import DefinitionError
 from procedures.numeric.numeric_types import (
     ScaledNumeric,
-    TextNumeric,
     declared_numeric,
     hides_numeric,
-    numeric_as_text,
     numeric_of_literal,
-    numerics_are_text,
     scale_number,
     unscale_integer,
 )
@@ -128,22 +125,6 @@ def test_only_an_integer_is_read_as_a_number() -> None:
     assert read(None) is None
     with pytest.raises(TypeError, match=r"^a value of type float where Numeric\(12, 2\) was expected"):
         read(1.5)
-
-
-def test_text_keeps_the_digits_as_they_were_written() -> None:
-    """The form of states made before numbers were exact."""
-    write, read = TextNumeric().bind_processor(DIALECT), TextNumeric().result_processor(DIALECT, None)
-    assert [write(value) for value in (Decimal("5.00"), 5, None)] == ["5.00", "5", None]
-    assert str(read("5.00")) == "5.00"
-    with pytest.raises(TypeError):
-        write(0.5)
-
-
-def test_text_is_a_matter_of_the_context_alone() -> None:
-    """What is declared afterwards is exact again."""
-    with numeric_as_text():
-        assert numerics_are_text()
-    assert not numerics_are_text()
 
 
 @given(

@@ -20,12 +20,10 @@ from sqlalchemy import (
     cast,
     column,
     delete,
-    distinct,
     exists,
     extract,
     func,
     insert,
-    intersect,
     literal,
     literal_column,
     not_,
@@ -36,7 +34,6 @@ from sqlalchemy import (
     tuple_,
     type_coerce,
     types,
-    union,
     union_all,
     update,
 )
@@ -45,7 +42,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ColumnElement
 from sqlalchemy.sql.functions import GenericFunction
 
-from procedures import Database, StatementRefused, TextNumeric
+from procedures import Database, StatementRefused
 from tests.procedures.numeric.exact_site import ExactSite
 
 db = Database("refusals")
@@ -53,7 +50,7 @@ t = db.table(
     "t", Column("id", Integer, primary_key=True), Column("a", Numeric(12, 2)), Column("b", Numeric(18, 4)), Column("n", Integer),
     Column("name", String), partition_by="id",
 )  # fmt: skip
-d = db.table("d", Column("id", Integer, primary_key=True), Column("x", TextNumeric), partition_by="id")
+d = db.table("d", Column("id", Integer, primary_key=True), Column("x", String), partition_by="id")
 a, b, n, x = t.c.a, t.c.b, t.c.n, d.c.x
 other = Table("t", MetaData(), Column("id", Integer, primary_key=True), Column("a", Integer), Column("b", Numeric(12, 5)))
 light = table("t", column("id"), column("a"))
@@ -172,7 +169,6 @@ REFUSED: Final[dict[str, Callable[[], Any]]] = {
     "integers filled with decimals": lambda: insert(t).from_select(["id", "n"], select(t.c.id + 100, a)),
     "text filled with decimals": lambda: insert(d).from_select(["id", "x"], select(t.c.id + 500, a)),
     "decimals filled with text": lambda: insert(t).from_select(["id", "a"], select(d.c.id, x)),
-    "digits filled with names": lambda: insert(d).from_select(["id", "x"], select(t.c.id, t.c.name)),
     "assigned to an integer": lambda: update(t).values(n=a),
     "assigned to a text": lambda: update(t).values(name=a),
     "assigned with more decimals": lambda: update(t).values(a=a / 3),
@@ -182,16 +178,6 @@ REFUSED: Final[dict[str, Callable[[], Any]]] = {
     "a distance": lambda: select(func.lag(n, a).over(order_by=n)),
     "cast to 19 digits": lambda: select(cast(n, Numeric(19, 2))),
     "cast to tens": lambda: select(cast(n, Numeric(5, -1))),
-    "digits compared": lambda: select(n).where(x == Decimal(5)),
-    "digits sorted": lambda: select(x).order_by(x),
-    "digits made distinct": lambda: select(x).distinct(),
-    "digits counted distinct": lambda: select(func.count(distinct(x))),
-    "digits united": lambda: union(select(x), select(x)),
-    "digits intersected": lambda: select(func.count()).select_from(intersect(select(x), select(x)).subquery()),
-    "digits partitioned": lambda: select(func.count().over(partition_by=x)),
-    "digits coerced": lambda: select(type_coerce(x, String)),
-    "digits cast": lambda: select(cast(x, Numeric(12, 2))),
-    "digits added": lambda: select(x + 1),
 }
 
 
@@ -200,7 +186,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExactSite]:
     """A partition with one row in each table."""
     opened = ExactSite(tmp_path_factory.mktemp("refusals") / "state.db", db)
     opened.run(insert(t).values(id=1, a=Decimal("10.50"), b=Decimal("2.25"), n=3, name="x"))
-    opened.run(insert(d).values(id=1, x=Decimal("5.00")))
+    opened.run(insert(d).values(id=1, x="5.00"))
     yield opened
     opened.close()
 
@@ -219,8 +205,6 @@ ALLOWED: Final[dict[str, tuple[Callable[[], Any], Any]]] = {
     "count": (lambda: select(func.count()).select_from(t), [(1,)]),
     "a column of no decimals": (lambda: text("select n from t"), [(3,)]),
     "exists": (lambda: select(n).where(exists().where(a > 5)), [(3,)]),
-    "digits counted": (lambda: select(func.count(x)), [(1,)]),
-    "digits read": (lambda: select(x), [(Decimal("5.00"),)]),
     "a constant as text": (lambda: select(a, text("1")), [(Decimal("10.50"), 1)]),
     "another table without decimals": (lambda: select(table("t", column("n", Integer)).c.n), [(3,)]),
     "an alias": (lambda: select(t.alias().c.a), [(Decimal("10.50"),)]),

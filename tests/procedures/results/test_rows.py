@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer, String, bindparam, delete, func, insert, literal, select, update
+from sqlalchemy import bindparam, delete, func, insert, literal, select, update
 
-from procedures import Database, Transaction
+from procedures import Transaction
 from procedures.execution.executor import Status
-from procedures.numeric.numeric_types import numeric_as_text
-from tests.procedures.statements.statement_bench import MakeSite, StatementBench
+from tests.procedures.statements.statement_bench import StatementBench
 
 
 def test_results_offer_rows_in_all_ways(bench: StatementBench) -> None:
@@ -80,29 +79,6 @@ def test_rows_are_the_same_by_index_iteration_and_method(bench: StatementBench) 
         assert dict(tx.execute(select(rows.c.id, rows.c.name)).all()) == {1: "row 1", 2: "row 2", 3: "row 3"}
 
     assert bench.run(body) == (Status.OK, None)
-
-
-def test_code_from_before_exact_decimals_gets_the_results_that_it_knows(make_site: MakeSite) -> None:
-    """What it answered is in logs: bare tuples by index, lists of scalars, pairs for dict(), LookupError."""
-    with numeric_as_text():
-        db = Database("former")
-    rows = db.table("rows", Column("id", Integer, primary_key=True), Column("name", String), partition_by="id")
-    pairs = select(rows.c.id, rows.c.name).order_by(rows.c.id)
-
-    @db.procedure(partition_by="n")
-    def run(tx: Transaction, n: int) -> str:
-        tx.execute(insert(rows), id=1, name="x")
-        found = tx.execute(pairs)
-        return f"{found[0]!r} {found.first()!r} {dict(found)} {type(found.scalars()).__name__}"
-
-    @db.procedure(partition_by="n")
-    def one(tx: Transaction, n: int) -> None:
-        tx.execute(pairs.where(rows.c.id == 9)).one()
-
-    site = make_site(db)
-    assert site.call("run", n=1) == (Status.OK, "(1, 'x') Row(id=1, name='x') {1: 'x'} list")
-    lookup = {"type": "LookupError", "message": "expected exactly one row, the query returned 0"}
-    assert site.call("one", n=1) == (Status.FAILED, lookup)
 
 
 def test_mappings_are_asked_by_column(bench: StatementBench) -> None:

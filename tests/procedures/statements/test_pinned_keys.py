@@ -31,21 +31,14 @@ from sqlalchemy import (
     values,
 )
 
-import cmdlog
 from cmdlog.wal.files import RealFiles
 from procedures import EACH, Database, Transaction
-from procedures.bundle_dialect import JOINED_BYTES, rules_of
-from procedures.declaration.hash_slots import keys_are_unjudged, keys_unjudged
 from procedures.declaration.row_placement import owner_reader
-from procedures.shown_values import values_shown
 from procedures.statements import pinned_keys
 from procedures.statements.pinned_keys import KeyJudge, keyed_tables
-from replay.plan.planner import PAST, make_plan
-from replay.recover.to_directory import rebuild
 from tests.procedures.native.both_ways import in_python
 from tests.procedures.sites import Site
 from tests.procedures.statements.pinned_statements import Everything, check_seed
-from tests.replay.ledgers import SMALL, Versions, rows_of
 
 SEEDS = int(os.environ.get("SEEDS") or "10000")
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -252,18 +245,6 @@ def test_the_memory_of_keys_is_limited(shelves: Shelves, monkeypatch: pytest.Mon
     assert len(pin.keys.here) <= 2
 
 
-def test_code_that_shows_values_misses_keys_that_queries_give() -> None:
-    """Its calls replay as they ran."""
-    found = []
-    for rules in (values_shown(), contextlib.nullcontext()):
-        with rules:
-            db = Database("given")
-        db.table("shelf", Column("key", Integer, primary_key=True), partition_by="key")
-        judge = KeyJudge(db, [], partition=1, partitions=2)
-        found.append(len(judge.placed_pins("SELECT 1 FROM shelf WHERE key = (SELECT :k)", ["k"])))
-    assert found == [0, 1]
-
-
 def test_declared_tables_are_known_by_their_keys() -> None:
     """A single INTEGER key has the names of the rowid as well."""
     db = Database("known")
@@ -294,31 +275,6 @@ def open_account(tx, id: int) -> None:
 def give(tx, id: int, to: int) -> list[int]:
     return [tx.execute(ADD, who=id, more=-1).rowcount, tx.execute(ADD, who=to, more=1).rowcount]
 """
-
-
-@pytest.mark.slow
-def test_calls_of_before_replay_as_they_ran(versions: Versions, tmp_path: Path) -> None:
-    """A log whose code found nothing replays so; the same code is judged from the next start on."""
-    with keys_unjudged():
-        assert keys_are_unjudged()
-    with rules_of(JOINED_BYTES):
-        before = versions.load("moves_v1", TWO_ACCOUNTS)
-    with cmdlog.open(tmp_path / "node", before, partitions=4, **SMALL) as opened:
-        for number in range(8):
-            opened.call("open_account", id=number)
-        answers = [opened.call("give", id=0, to=number) for number in range(1, 8)]
-        assert [1, 0] in answers
-    versions.loaded.clear()
-    with cmdlog.open(tmp_path / "node", versions.load("moves_v1", TWO_ACCOUNTS)) as opened:
-        refused = 0
-        for number in range(1, 8):
-            with contextlib.suppress(cmdlog.ProcedureFailed):
-                opened.call("give", id=0, to=number)
-                continue
-            refused += 1
-        assert refused == answers.count([1, 0])
-    rebuild(make_plan(FILES, str(tmp_path / "node"), PAST), FILES, str(tmp_path / "out"))
-    assert rows_of(tmp_path / "out", "account") == rows_of(tmp_path / "node", "account")
 
 
 @pytest.fixture(scope="module")
