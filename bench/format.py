@@ -277,7 +277,7 @@ def _go_round(folder: Path, segment_bytes: int, groups: int, blocks: int) -> tup
             log.anchors.set("bench", Lsn(log.durable_block, 0))
     elapsed = time.perf_counter() - began
     log.close()
-    newest = max((folder / "log").glob("seg-*.log"))
+    newest = max((folder / "log").glob("seg-*.wal"))
     sequence, head = int(newest.stem.removeprefix("seg-")), newest.read_bytes()[SECTOR_BYTES : 2 * SECTOR_BYTES]
     body_bytes = HEADER.unpack_from(head)[[field.name for field in HEADER.fields].index("body_bytes")]
     heads = SECTOR_BYTES + padded(HEADER.bytes + body_bytes)

@@ -8,7 +8,6 @@ bundle's modules.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import inspect
@@ -16,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import orjson
 from sqlalchemy import Table
 
 from procedures.bundle import Bundle
@@ -34,9 +32,9 @@ def catalog_value(
 ) -> dict[str, Any]:
     """Value of the CATALOG record of this version; `before` is that of the version before it.
 
-    `partitions`: how many there are. A replay judges by it whether a row was written where it belongs; None: it is not judged, as
-    with the records that had no such member. `stated_at`: a transaction id that nothing before the record has, and nothing after
-    it; 0: it is not known, and a recovery as of a moment keeps the version.
+    `partitions`: how many there are. A replay judges by it whether a row was written where it belongs; None: it is not judged.
+    `stated_at`: a transaction id that nothing before the record has, and nothing after it; 0: it is not known, and a recovery as
+    of a moment keeps the version.
     """
     columns = columns_to_judge(db, before)
     judged: Mapping[str, Any] = {} if columns is None else {JUDGED: columns}
@@ -58,7 +56,7 @@ def catalog_value(
 def check_rows(db: Database, before: Mapping[str, Any] | None) -> None:
     """Refuses code that would look for rows that exist where they are not, or read them as what they are not.
 
-    `before`: value of the CATALOG record that it follows; an early one says neither, and is not judged. Raises: SchemaConflict.
+    `before`: value of the CATALOG record that it follows; None for the first. Raises: SchemaConflict.
     """
     _check_placement(db, before or {})
     _check_forms(db, before or {})
@@ -145,15 +143,9 @@ def facts_of(value: Mapping[str, Any]) -> VersionFacts:
 
 
 def procedures_of(value: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """What a CATALOG record's value says of its procedures, by number: name, parameters. () where it says nothing readable.
-
-    An early record says it in its bundle alone.
-    """
-    stated: Sequence[Mapping[str, Any]] | None = value.get("procedures")
-    if stated is None:
-        with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
-            stated = orjson.loads(value["bundle"])["procedures"]
-    return stated or ()
+    """What a CATALOG record's value says of its procedures, by number: name, parameters."""
+    stated: Sequence[Mapping[str, Any]] = value.get("procedures", ())
+    return stated
 
 
 def _version_json(db: Database, bundle: Bundle, version: int, before: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -1,13 +1,10 @@
 """How a retry is recognized after its procedure's parameters were reordered, renamed or added.
 
-A key's outcome is stored with a hash of the procedure's name and its parameters by position (`idempotency.request_hash`). A new
-signature binds the same request to other positions. So a CATALOG record states, for each procedure whose signature changed, the
-former ones, and a retry is also compared with the hashes that its request would have had under those.
+A key's outcome is stored with a hash of what its caller sent (`wire.sent_request`): the names of the parameters and their values.
+A CATALOG record states, for each procedure whose signature changed, the former ones, and a retry is also compared with the hashes
+that its request would have had under those.
 
 One rule: what is compared depends on the CATALOG record of the batch alone.
-
-A signature is hashed under a name of its own, `seed`: that of the procedure for the first one, else with the parameters' names.
-So two requests that share their values by position, and differ by name, are not taken for the same.
 
 Under a name that no procedure can have, the same member states which columns may take less than before (`JUDGED`).
 """
@@ -22,28 +19,26 @@ from typing import Any, Final, Self
 import orjson
 
 from procedures.declaration.procedure import Procedure
-from procedures.wire.request_hash import request_hash, request_seed
 from procedures.wire.sent_request import given_hash
 
 FORMER_MAX: Final = 8  # signatures of a procedure that are remembered; keys live a day, deploys are rarer than that
 JUDGED: Final = "judged columns"  # with a space, it is the name of no procedure: table → columns whose rows are judged first
-Stated = Mapping[str, Any]  # of one procedure, as the record has it: {"seed", "former": [{"seed", "parameters", "defaults"}]}
+Stated = Mapping[str, Any]  # of one procedure, as the record has it: {"former": [{"parameters", "defaults"}]}
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
     """Parameters as they once were."""
 
-    seed: str
     parameters: tuple[str, ...]
     defaults: Mapping[str, Any]  # wire form, of those that have one
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(value["seed"], tuple(value["parameters"]), value["defaults"])
+        return cls(tuple(value["parameters"]), value["defaults"])
 
     def to_json(self) -> dict[str, Any]:
-        return {"seed": self.seed, "parameters": list(self.parameters), "defaults": dict(self.defaults)}
+        return {"parameters": list(self.parameters), "defaults": dict(self.defaults)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +67,14 @@ def next_requests(procedures: Sequence[Procedure], before: Mapping[str, Any] | N
         procedure = next((one for one in procedures if one.name == stated["name"]), None)
         if procedure is None:
             continue
-        history = known.get(procedure.name, {"seed": procedure.name, "former": []})
-        last = Signature(history["seed"], tuple(stated["parameters"]), stated.get("defaults", {}))
-        following = _next_history(procedure, last, [Signature.of_json(value) for value in history["former"]])
-        if following["former"]:
-            found[procedure.name] = following
+        now = Signature(procedure.parameter_names, defaults_of(procedure))
+        last = Signature(tuple(stated["parameters"]), stated.get("defaults", {}))
+        former = [Signature.of_json(value) for value in known.get(procedure.name, {"former": []})["former"]]
+        if last != now:
+            former = [one for one in (last, *former) if one != now][:FORMER_MAX]
+        if former:
+            found[procedure.name] = {"former": [one.to_json() for one in former]}
     return found
-
-
-def _next_history(procedure: Procedure, last: Signature, former: list[Signature]) -> dict[str, Any]:
-    names, defaults = procedure.parameter_names, defaults_of(procedure)
-    if (last.parameters, last.defaults) == (names, defaults):
-        return {"seed": last.seed, "former": [one.to_json() for one in former]}
-    earlier = [last, *former]
-    again = next((one.seed for one in earlier if one.parameters == names), f"{procedure.name}({','.join(names)})")
-    others = [one for one in earlier if (one.parameters, one.defaults) != (names, defaults)]
-    return {"seed": again, "former": [one.to_json() for one in others[:FORMER_MAX]]}
 
 
 def requests_of(value: Mapping[str, Any]) -> Mapping[str, Stated]:
@@ -96,21 +83,6 @@ def requests_of(value: Mapping[str, Any]) -> Mapping[str, Stated]:
         requests: Mapping[str, Stated] = orjson.loads(value["bundle"]).get("requests", {})
         return requests
     return {}
-
-
-def seed_of(procedure: str, requests: Mapping[str, Stated]) -> int:
-    """What a request of the procedure is hashed with."""
-    stated = requests.get(procedure)
-    return request_seed(stated["seed"] if stated else procedure)
-
-
-def former_hashes(procedure: Procedure, requests: Mapping[str, Stated], params: Sequence[Any]) -> Iterator[int]:
-    """The hashes that this request would have had under the former signatures of its procedure."""
-    stated = requests.get(procedure.name)
-    for value in stated["former"] if stated else ():
-        signature = Signature.of_json(value)
-        for former in _former_params(procedure, signature, params):
-            yield request_hash(request_seed(signature.seed), former)
 
 
 def renamed_hashes(procedure: Procedure, requests: Mapping[str, Stated], params: Sequence[Any]) -> Iterator[int]:

@@ -184,5 +184,5 @@ def _first_calls(calls: Invocations, count: int) -> Invocations:
         procedures=calls.procedures[:count],
         params=calls.params[:count],
         keys=calls.keys[:count] if calls.keys is not None else None,
-        sent=calls.sent[:count] if calls.sent is not None else None,
+        sent=calls.sent[:count],
     )

@@ -7,8 +7,7 @@ schema, environment and key policy.
 A snapshot is the folder `snapshots/p<partition>-<index>` (a further image of the same position: `-2`, `-3`, …) with
 `manifest.json` and one SQLite file: `image.sqlite`, the whole state, or `delta.sqlite`, the rows that changed since another
 snapshot, its *base* (`snapshot.capture.delta`). A delta names its base by the checksum of the base's manifest: another snapshot
-of the same name is not it. Format 1 knew no deltas and is still read. Format 3 adds `fault_record` and is written only where
-there is one.
+of the same name is not it.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ from cmdlog.work_progress import count_progress
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 
 CRC_KEY: Final = "manifest_crc32c"  # `checksum` is the last entry's
-FORMAT: Final = 2
-FORMAT_WITH_FAULTS: Final = 3  # of a node whose cluster has ever declared a failure
-FORMAT_WITHOUT_DELTAS: Final = 1
+FORMAT: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
 IMAGE_NAME: Final = "image.sqlite"
 DELTA_NAME: Final = "delta.sqlite"
@@ -145,11 +142,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:
-    value = asdict(manifest)
-    if manifest.fault_record is not None:
-        return {"format": FORMAT_WITH_FAULTS, **value}
-    del value["fault_record"]
-    return {"format": FORMAT, **value}
+    return {"format": FORMAT, **asdict(manifest)}
 
 
 def decode_manifest_fields(data: bytes, *, path: str) -> dict[str, Any]:
@@ -163,17 +156,13 @@ def decode_manifest_fields(data: bytes, *, path: str) -> dict[str, Any]:
 def decode_manifest(data: bytes, *, path: str) -> Manifest:
     """Checks the file's bytes. Raises: SnapshotDamaged, SnapshotForeign (a newer format)."""
     value = decode_manifest_fields(data, path=path)
-    found = value.pop("format", None)
-    if found not in (FORMAT_WITHOUT_DELTAS, FORMAT, FORMAT_WITH_FAULTS):
-        raise SnapshotForeign(f"{path} has another format than {FORMAT_WITH_FAULTS}; use the newer cmdlog that wrote it")
+    if value.pop("format", None) != FORMAT:
+        raise SnapshotForeign(f"{path} has another format than {FORMAT}; use the newer cmdlog that wrote it")
     try:
         value["tables"] = tuple(TableEntry(**entry) for entry in value["tables"])
         value["files"] = tuple(FileEntry(**entry) for entry in value["files"])
         value["schema"] = tuple(value["schema"])
-        if found != FORMAT_WITHOUT_DELTAS:
-            value["base"] = Base(**value["base"]) if value["base"] is not None else None
-        if (value.get("fault_record") is not None) != (found == FORMAT_WITH_FAULTS):
-            raise SnapshotDamaged(f"{path} has format {found} and fault record {value.get('fault_record')}")
+        value["base"] = Base(**value["base"]) if value["base"] is not None else None
         manifest = Manifest(**value)
     except (TypeError, KeyError) as error:
         raise SnapshotDamaged(f"{path} lacks a field: {error}") from error

@@ -95,6 +95,6 @@ def table_to_json(table: TermTable) -> list[list[int]]:
 
 
 def table_of_json(rows: Iterable[Iterable[int]] | None, *, last_index: int, last_term: int) -> TermTable:
-    """The inverse; a checkpoint from before states its last entry alone. Raises: ValueError."""
+    """The inverse; without a row it is that of the last entry. Raises: ValueError."""
     found = [(int(index), int(term)) for index, term in rows or ()]
     return TermTable(last_index, found) if found else TermTable.beginning(last_index, last_term)

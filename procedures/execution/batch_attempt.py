@@ -10,7 +10,7 @@ from procedures.execution.call_requests import CallRequests
 from procedures.execution.invocations import Invocations
 from procedures.idempotency.key_table import Kind
 from procedures.idempotency.known_calls import all_numbered
-from procedures.idempotency.known_outcome import KEY_BYTES, NO_KEY, Fresh, RequestForm
+from procedures.idempotency.known_outcome import KEY_BYTES, NO_KEY, Fresh
 from procedures.idempotency.packed_outcomes import NumberedCalls
 
 
@@ -31,14 +31,7 @@ class BatchAttempt:
     fresh: Fresh = _NOTHING  # outcomes to keep under the calls' names
     straight: NumberedCalls | None = None  # the same, of a batch of session calls that ran straight through
     kind: Kind = "single"
-    sent: Sequence[int] | None = None  # of the batch
-
-    @property
-    def form(self) -> RequestForm:
-        """How a row keeps the requests of session calls."""
-        if self.sent is None:
-            return RequestForm.LOGGED
-        return RequestForm.HASHED if self.sent else RequestForm.SENT
+    hashed: bool = False  # requests of session calls are kept as hashes, not as what makes them
 
     @property
     def kept(self) -> Fresh | NumberedCalls:
@@ -48,7 +41,7 @@ class BatchAttempt:
     def keep_outcome(self, name: bytes, at: int, request: int, made_from: tuple[int, Sequence[Any]]) -> None:
         """Collects the outcome of the call at a position. `made_from`: see `CallRequests`."""
         if self.fresh is _NOTHING:
-            self.fresh = Fresh(form=self.form)
+            self.fresh = Fresh(hashed=self.hashed)
         self.fresh.add(name, request, self.statuses[at], self.txn_ids[at], self.bodies[at])
         if len(name) != KEY_BYTES:
             self.fresh.parameters[name] = made_from
@@ -59,7 +52,7 @@ class BatchAttempt:
         Raises: NeedsSavepoints.
         """
         if all_numbered(keys):
-            self.straight = NumberedCalls(keys, *requests.columns(batch), self, form=self.form)
+            self.straight = NumberedCalls(keys, *requests.columns(batch), self, hashed=self.hashed)
         else:
             self._keep_hashed(batch, keys, requests)
         if self.kept.longest() > result_bytes_max:

@@ -159,7 +159,7 @@ class Executor:
 
     def _attempt(self, batch: Invocations, catalog: Catalog, kind: Kind, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
-        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids, kind=kind, sent=batch.sent)
+        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids, kind=kind, hashed=bool(batch.sent))
         self._call.begin_calls(batch.txn_ids)
         if self._tracer is not None:
             self._tracer.begin_attempt()

@@ -26,7 +26,7 @@ class Invocations:
     keys: Sequence[bytes] | None  # name per call (`idempotency.session_calls`), zeros = none; None = no call has one
     floors: Mapping[bytes, int] = field(default_factory=dict)  # of every session that the batch names
     skips: frozenset[int] = frozenset()  # positions killed by a logged skip record
-    sent: Sequence[int] | None = None  # hash of each request, 0: it is its parameters; [] all are 0; None: as in early logs
+    sent: Sequence[int] = ()  # hash of each request, 0: it is its parameters; () all are 0
 
 
 @dataclass(slots=True)

@@ -124,4 +124,4 @@ def split_fresh(fresh: Fresh | NumberedCalls) -> tuple[Fresh, NumberedCalls | No
         of = of_keys if len(name) == KEY_BYTES else of_sessions
         of.add(name, fresh.requests[at], fresh.statuses[at], fresh.txn_ids[at], fresh.bodies[at])
     seeds, params = zip(*(fresh.parameters[name] for name in of_sessions.keys), strict=True)
-    return of_keys, NumberedCalls(tuple(of_sessions.keys), seeds, params, of_sessions, form=fresh.form)
+    return of_keys, NumberedCalls(tuple(of_sessions.keys), seeds, params, of_sessions, hashed=fresh.hashed)

@@ -29,14 +29,6 @@ _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-
 _crc, _crc32, _dumps = google_crc32c.extend, zlib.crc32, orjson.dumps
 
 
-class RequestForm(IntEnum):
-    """How a row of session calls keeps their requests; flags of the row."""
-
-    LOGGED = 0  # the seeds and values of `request_hash`
-    HASHED = 4
-    SENT = 8  # the seeds and values of `sent_hash`
-
-
 class Status(IntEnum):
     """How a call ended."""
 
@@ -152,7 +144,7 @@ def session_refusal(status: Status) -> KnownOutcome:
 class Fresh:
     """The outcomes that a batch brings, in columns: they are written as columns, and most are never looked at."""
 
-    __slots__ = ("bodies", "form", "keys", "parameters", "requests", "statuses", "txn_ids")
+    __slots__ = ("bodies", "hashed", "keys", "parameters", "requests", "statuses", "txn_ids")
 
     def __init__(
         self,
@@ -162,15 +154,15 @@ class Fresh:
         txn_ids: Iterable[int] = (),
         bodies: Iterable[bytes] = (),
         *,
-        form: RequestForm = RequestForm.LOGGED,
+        hashed: bool = False,
     ) -> None:
         self.keys = dict(zip(keys, range(len(keys)), strict=True))  # fingerprint -> position in the columns
         self.requests = list(requests)
         self.statuses = bytearray(statuses)
         self.txn_ids = list(txn_ids)
         self.bodies = list(bodies)
-        self.form = form
-        self.parameters: dict[bytes, tuple[int, Sequence[Any]]] = {}  # of calls of sessions: what makes their hash in that form
+        self.hashed = hashed
+        self.parameters: dict[bytes, tuple[int, Sequence[Any]]] = {}  # of calls of sessions: what makes their hash, or it
 
     def add(self, key: bytes, request: int, status: int, txn_id: int, body: bytes) -> None:
         self.keys[key] = len(self.bodies)

@@ -5,7 +5,6 @@
     with flag 2    u8 status per call; without it all are OK
     with flag 4    u64 request hash per call
     without it     u32 seed of the request hash per call, and at the end of all the calls' values, a JSON array of arrays
-    with flag 8    these are of the hash of what the caller sent, else of the parameters in the log
     u32 end of body per call, counted from the first body; the bodies
 
 Little endian. Outcomes of keys have hashes. For calls of sessions a batch pays one call of orjson instead of a hash per call: the
@@ -22,12 +21,11 @@ from typing import Any, Final, Protocol
 import orjson
 
 from procedures.errors import StateRefused
-from procedures.idempotency.known_outcome import Fresh, KnownOutcome, RequestForm
-from procedures.wire.request_hash import request_hash
+from procedures.idempotency.known_outcome import Fresh, KnownOutcome
 from procedures.wire.sent_request import sent_hash
 
 TXN_STEP: Final = 1 << 10  # between calls of a batch: a tick of the clock above the partition's bits
-_TXNS, _STATUSES, _HASHES = 1, 2, int(RequestForm.HASHED)
+_TXNS, _STATUSES, _HASHES = 1, 2, 4
 _HEAD: Final = struct.Struct("<IBQ")
 _NOT_PARSED: Final[Any] = object()
 
@@ -46,7 +44,7 @@ class OutcomeColumns(Protocol):
 class NumberedCalls:
     """Session calls of a batch that ran, in columns."""
 
-    __slots__ = ("bodies", "form", "keys", "params", "seeds", "statuses", "txn_ids")
+    __slots__ = ("bodies", "hashed", "keys", "params", "seeds", "statuses", "txn_ids")
 
     def __init__(
         self,
@@ -55,10 +53,10 @@ class NumberedCalls:
         params: Sequence[Sequence[Any]],
         outcomes: OutcomeColumns,
         *,
-        form: RequestForm = RequestForm.LOGGED,
+        hashed: bool = False,
     ) -> None:
-        """`seeds` and `params` make the hashes of the requests; in form `HASHED` the seeds are the hashes."""
-        self.keys, self.seeds, self.params, self.form = names, seeds, params, form
+        """`seeds` and `params` make the hashes of the requests; where they are `hashed` the seeds are the hashes."""
+        self.keys, self.seeds, self.params, self.hashed = names, seeds, params, hashed
         self.statuses, self.txn_ids, self.bodies = outcomes.statuses, outcomes.txn_ids, outcomes.bodies
 
     def longest(self) -> int:
@@ -69,9 +67,9 @@ class NumberedCalls:
 def pack_numbered(calls: NumberedCalls) -> bytes:
     """The columns, with what makes the hashes instead of these, unless they are known."""
     count = len(calls.bodies)
-    if calls.form == RequestForm.HASHED:
+    if calls.hashed:
         return _pack(calls, struct.pack(f"<{count}Q", *calls.seeds), _HASHES, b"")
-    return _pack(calls, struct.pack(f"<{count}I", *calls.seeds), int(calls.form), orjson.dumps(calls.params))
+    return _pack(calls, struct.pack(f"<{count}I", *calls.seeds), 0, orjson.dumps(calls.params))
 
 
 def pack_fresh(fresh: Fresh) -> bytes:
@@ -116,7 +114,6 @@ class PackedOutcomes:
             self._statuses = packed[at : at + count] if flags & _STATUSES else bytes(count)
             at += count if flags & _STATUSES else 0
             self._hashed = bool(flags & _HASHES)
-            self._hash = sent_hash if flags & RequestForm.SENT else request_hash
             self._requests = struct.unpack_from(f"<{count}{'Q' if self._hashed else 'I'}", packed, at)
             at += (8 if self._hashed else 4) * count
             self._ends = (0, *struct.unpack_from(f"<{count}I", packed, at))
@@ -133,7 +130,7 @@ class PackedOutcomes:
             begin, end = self._ends[position], self._ends[position + 1]
             request = self._requests[position]
             if not self._hashed:
-                request = self._hash(request, self._parameters()[position])
+                request = sent_hash(request, self._parameters()[position])
             body = self._packed[self._bodies_at + begin : self._bodies_at + end]
             return KnownOutcome(self._statuses[position], self._txn_ids[position], body, request)
         except (IndexError, orjson.JSONDecodeError):

@@ -121,11 +121,11 @@ class CallBinding:
             raise Unfit(f"the call ran on partition {partition}, and would run on {owner} today")
         return bound
 
-    def sent(self, batch: Batch, params: Sequence[list[Any]], ran: Sequence[int]) -> Sequence[int] | None:
-        """The requests of these calls, which keys know again; None where the log does not state them. Raises: CatalogMissing."""
+    def sent(self, batch: Batch, params: Sequence[list[Any]], ran: Sequence[int]) -> Sequence[int]:
+        """The requests of these calls, which keys know again. Raises: CatalogMissing."""
         fits, stated = self.procedures(batch.catalog), batch.sent or [0] * batch.count
-        if not batch.sent and (batch.sent is None or all(fit.same for fit in fits)):
-            return batch.sent
+        if not batch.sent and all(fit.same for fit in fits):
+            return ()
         return [stated[at] or fits[batch.procedures[at]].request(params[at]) for at in ran]
 
     def _owner(self, procedure: Procedure, bound: list[Any], partition: int) -> int:

@@ -241,7 +241,7 @@ class PartitionRerun:
             keys=None if keys is None else [keys[at] for at in ran],
             floors=batch.floors,
             skips=frozenset(n for n, at in enumerate(ran) if at in skips),
-            sent=None if keys is None else self._code.fitting.sent(batch, all_params, ran),
+            sent=() if keys is None else self._code.fitting.sent(batch, all_params, ran),
         )
 
     def _leave_out(self, fit: Fit, batch: Batch, at: int, why: str) -> None:

@@ -57,7 +57,7 @@ class MultiCall:
     """A multi-partition call's entry in one stream."""
 
     index: int
-    places: CallPlaces  # () in logs from before, and of nodes that vote alone
+    places: CallPlaces  # () of nodes that vote alone
 
 
 @dataclass(slots=True, kw_only=True)

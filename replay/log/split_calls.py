@@ -15,7 +15,7 @@ have found it void.
 Dropping is chosen over completing: a completed call would be an entry that no log holds, so every other reader of the same logs
 would have to invent it too; all of them omit a dropped one by the same argument.
 
-Calls of logs from before name no places: there, a line lacks a call if it does not hold it and does not begin after it.
+Calls of nodes that vote alone name no places: there, a line lacks a call if it does not hold it and does not begin after it.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_a_segment_that_is_not_archived_or_not_in_the_ring_is_not_made(node: Nod
     wal = node.overview.wal
     assert mend_here(wal, items_of(node)["log"][0].path) is False
     assert mend_here(wal, items_of(node)["log"][-1].path) is False
-    assert mend_here(wal, os.path.join(node.directory, "log", "seg-9999999999999999.log")) is False
+    assert mend_here(wal, os.path.join(node.directory, "log", "seg-9999999999999999.wal")) is False
 
 
 def test_a_segment_that_is_let_go_meanwhile_gets_no_file(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

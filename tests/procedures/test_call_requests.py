@@ -1,12 +1,10 @@
-"""What the calls of a batch are compared by: hashes of requests, from columns or from parameters, and those of earlier times."""
+"""What the calls of a batch are compared by: hashes of requests, from columns or from parameters."""
 
 from __future__ import annotations
 
 from procedures import Database, Transaction
 from procedures.execution.call_requests import CallRequests
 from procedures.execution.invocations import Invocations
-from procedures.request_history import renamed_hashes
-from procedures.wire.request_hash import request_hash
 from procedures.wire.sent_request import given_hash, sent_hash
 
 
@@ -22,23 +20,19 @@ def test_hashes_of_a_batch_are_those_of_its_calls() -> None:
     """By columns or one by one, and with or without a column in the log."""
     requests = CallRequests(db.procedure_list, {})
     params = [["n", None, 2.5, "s"], ["m", None, 2.0, "l"]]
-    for sent in (None, (), [7, 0]):
+    for sent in ((), [7, 0]):
         batch = Invocations(1, 1, 0, 1, [1, 2], [0, 0], params, [bytes(16)] * 2, sent=sent)
         assert requests.hashes(batch) == [requests.hash_of(batch, at) for at in range(2)]
         seeds, values = requests.columns(batch)
-        if sent == ():
+        if not sent:
             assert list(map(sent_hash, seeds, values)) == requests.hashes(batch)
 
 
-def test_request_from_before_is_known() -> None:
-    """An outcome that was stored when requests were hashed by position, and one under a parameter's former name."""
+def test_request_under_a_former_name_is_known() -> None:
+    """What was stored when a parameter had another name."""
     requests, params = CallRequests(db.procedure_list, {}), ["n", None, 2.5, "s"]
-    batch = Invocations(1, 1, 0, 1, [1], [0], [params], [bytes(16)], sent=())
-    before = Invocations(1, 1, 0, 1, [1], [0], [params], [bytes(16)])
-    assert requests.hash_of(before, 0) in set(requests.former(batch, 0))
-    assert requests.hash_of(batch, 0) not in set(requests.former(before, 0))
-    former = {"seed": "place", "parameters": ["title", "order", "rate", "size"], "defaults": {}}
-    stated = {"place": {"seed": "place(…)", "former": [former]}}
+    batch = Invocations(1, 1, 0, 1, [1], [0], [params], [bytes(16)])
+    assert list(requests.former(batch, 0)) == []
+    former = {"parameters": ["title", "order", "rate", "size"], "defaults": {}}
     was = given_hash("place", {"title": "n", "order": None, "rate": 2.5, "size": "s"})
-    assert set(renamed_hashes(db.procedures["place"], stated, params)) == {was}
-    assert request_hash(1, params) != was
+    assert set(CallRequests(db.procedure_list, {"place": {"former": [former]}}).former(batch, 0)) == {was}

@@ -11,7 +11,7 @@ import pytest
 from procedures.errors import StateRefused
 from procedures.idempotency.known_outcome import Status
 from procedures.idempotency.packed_outcomes import TXN_STEP, NumberedCalls, pack_numbered, pick_outcomes, unpack_outcome_at
-from procedures.wire.request_hash import request_hash
+from procedures.wire.sent_request import sent_hash
 
 
 @dataclass
@@ -47,7 +47,7 @@ def test_every_outcome_comes_back(seed: int) -> None:
     assert [it.body for it in whole] == packed_calls.bodies
     assert [it.txn_id for it in whole] == packed_calls.txn_ids
     assert bytes(it.status for it in whole) == bytes(packed_calls.statuses)
-    assert [it.request for it in whole] == [request_hash(seed, each) for seed, each in zip(seeds, params, strict=True)]
+    assert [it.request for it in whole] == [sent_hash(seed, each) for seed, each in zip(seeds, params, strict=True)]
     chosen = list(range(0, len(params), 2))
     picked = pick_outcomes(packed, chosen)
     assert [unpack_outcome_at(picked, at) for at in range(len(chosen))] == [whole[at] for at in chosen]

@@ -14,10 +14,9 @@ from procedures.procedure_versions import catalog_value, facts_of
 from procedures.request_history import (
     FORMER_MAX,
     JUDGED,
-    former_hashes,
-    seed_of,
+    renamed_hashes,
 )
-from procedures.wire.request_hash import request_hash, request_seed
+from procedures.wire.sent_request import given_hash
 
 
 def application(function: Callable[..., Any]) -> Database:
@@ -81,12 +80,13 @@ def hashes(functions: tuple[Callable[..., Any], ...], **params: Any) -> tuple[in
     db, value = stated(*functions)
     procedure, requests = db.procedures["move"], facts_of(value).requests
     bound = procedure.bind(params)
-    return request_hash(seed_of("move", requests), bound), set(former_hashes(procedure, requests, bound))
+    now = given_hash("move", params)
+    return now, {now, *renamed_hashes(procedure, requests, bound)}
 
 
 def stored(function: Callable[..., Any], **params: Any) -> int:
-    """The hash under the first signature of a log."""
-    return request_hash(request_seed("move"), application(function).procedures["move"].bind(params))
+    """The hash of what the client of that version sent."""
+    return given_hash("move", params)
 
 
 @pytest.mark.parametrize("now", [reordered, swapped, extended])
@@ -135,7 +135,7 @@ def test_log_without_changed_signatures_says_nothing_new() -> None:
     """The hashes are those of the calls themselves."""
     _, value = stated(first, first)
     assert orjson.loads(value["bundle"])["requests"] == {JUDGED: {}}
-    assert hashes((first, first), source=1, target=2) == (stored(first, source=1, target=2), set())
+    assert hashes((first, first), source=1, target=2) == (known := stored(first, source=1, target=2), {known})
     assert value["procedures"][0]["defaults"] == {"amount": 1}
 
 

@@ -35,6 +35,7 @@ def history_bundle(factor: int) -> Bundle:
         "target": "ledger:db",
         "modules": {"ledger": f"FACTOR = {factor}\n{APP}{NOTES}"},
         "packages": [],
+        "dialect": 1,
         "sql": {},
         "procedures": [*procedures, {"name": "write_note", "parameters": ["number"]}],
     }

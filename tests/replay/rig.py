@@ -118,6 +118,7 @@ def make_bundle(factor: int = 1) -> Bundle:
         "target": "ledger:db",
         "modules": {"ledger": f"FACTOR = {factor}\n{APP}"},
         "packages": [],
+        "dialect": 1,
         "sql": {},
         "procedures": [{"name": name, "parameters": ["account", *more]} for name, *more in PROCEDURES],
     }

@@ -169,7 +169,7 @@ def test_same_place_damaged_on_all_nodes_is_said(template: History, nodes: list[
         recovered(nodes, tmp_path / "other")
     assert refused.value.exit_code == 17
     assert "in no log at hand" in str(refused.value)
-    assert "seg-0000000000000002.log" in str(refused.value)
+    assert "seg-0000000000000002.wal" in str(refused.value)
 
 
 # -- files in the wrong place --------------------------------------------------------------------------------------------------

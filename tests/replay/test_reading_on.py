@@ -55,7 +55,7 @@ def test_history_beside_a_log_that_turns(versions: Versions, tmp_path: Path, *, 
     with cmdlog.open(data, versions.load("notes", NOTE), **RING, **kept) as opened:
         for first in range(0, CALLS, 30):
             wait_for(partial(put, opened, range(first, first + 30)))
-        files = sorted((data / "log").glob("seg-*.log"))
+        files = sorted((data / "log").glob("seg-*.wal"))
         calls = history(RealFiles(), [str(data)]).calls
         records = dump_log(RealFiles(), str(data), read=read_log_on)
         begin = next(records)

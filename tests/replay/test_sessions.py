@@ -18,7 +18,7 @@ from procedures.idempotency.session_calls import ENDED
 from procedures.idempotency.session_row import SINGLE_FIGURES, Stage, forgotten_of, stored_rows
 from procedures.idempotency.session_table import SHRINK_AFTER
 from procedures.storage.state import PartitionState
-from procedures.wire.request_hash import request_hash
+from procedures.wire.sent_request import sent_hash
 from replay.diff.diff import DiffReport
 from replay.diff.keys import NamesDiff, compare_sessions
 from replay.diff.state_reader import States
@@ -51,7 +51,7 @@ def judged(directory: str, partition: int, call: bytes, policy: KeyPolicy = POLI
     table = KnownCalls(state, policy)
     table.begin_batch({call[:16]: 0}, txn_ms=NOW_MS, kind="single")
     found = (
-        None if table.runs_plainly([call], kind="single") else table.judge(call, request_hash(SEED, []), Fresh(), kind="single")
+        None if table.runs_plainly([call], kind="single") else table.judge(call, sent_hash(SEED, []), Fresh(), kind="single")
     )
     state.close()
     return None if found is None else (found.status, b"" if found.status else found.body)

@@ -28,7 +28,7 @@ def test_segment_recycled_under_a_read_is_an_error(tmp_path: Path, what: str) ->
     plan = plan_of(rig.directory)
     first, *_, last = damage.segments(rig.directory)
     if what == "gone":
-        os.rename(first, os.path.join(rig.directory, "log", "free-0.log"))
+        os.rename(first, os.path.join(rig.directory, "log", "free-0.wal"))
     else:
         Path(first).write_bytes(Path(last).read_bytes())
     with pytest.raises(Recycled, match=r"segment 1 .*was (recycled|released before it was read)"):

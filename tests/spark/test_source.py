@@ -118,7 +118,7 @@ def test_damaged_input_fails_the_job_with_segment_and_offset(spark: SparkSession
     damage.flip(damage.segments(rig.directory)[0], 6 * 4096 + 80)
     out = str(tmp_path / "out")
     with pytest.raises(
-        PySparkException, match=r"seg-0000000000000001\.log.*offset 24576|offset 24576.*seg-0000000000000001\.log"
+        PySparkException, match=r"seg-0000000000000001\.wal.*offset 24576|offset 24576.*seg-0000000000000001\.wal"
     ):
         load(spark, rig.directory).write.parquet(out)
     assert not os.path.exists(os.path.join(out, "_SUCCESS"))

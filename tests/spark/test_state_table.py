@@ -327,6 +327,6 @@ def test_damage_fails_the_job_with_its_place(spark: SparkSession, tmp_path: Path
     frame = load(spark, rig.directory, "state.accounts")
     damage.flip(damage.segments(rig.directory)[0], 6 * 4096 + 80)
     with pytest.raises(
-        PySparkException, match=r"seg-0000000000000001\.log.*offset 24576|offset 24576.*seg-0000000000000001\.log"
+        PySparkException, match=r"seg-0000000000000001\.wal.*offset 24576|offset 24576.*seg-0000000000000001\.wal"
     ):
         frame.collect()

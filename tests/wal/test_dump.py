@@ -202,7 +202,7 @@ def test_looking_at_a_damaged_directory_describes_it() -> None:
 def test_inspect_tells_the_members_of_a_cluster() -> None:
     """Also those that left; a node alone has none."""
     assert inspect_log(node(), NODE)["members"] == []
-    golden = Path(__file__).parents[1] / "golden" / "v3"
+    golden = Path(__file__).parents[1] / "golden" / "v1"
     first, second = inspect_log(RealFiles(), str(golden))["members"]
     assert (first["node"], first["state"], first["former"], first["forced"]) == (1, "admitted", ["0001020304050607"], False)
     assert (second["node"], second["state"], second["peer"], second["forced"]) == (2, "removed", "127.0.0.1:7102", True)

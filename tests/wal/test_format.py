@@ -1,11 +1,10 @@
-"""FORMAT.md against the codecs, and the golden log of every format version."""
+"""FORMAT.md against the codecs, and the golden log of the format."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -22,6 +21,7 @@ from cmdlog.wal.format.record import (
     DIGEST,
     EMPTY,
     RECORD,
+    Record,
     RecordKind,
     decode_body,
     decode_commit_mark,
@@ -34,8 +34,8 @@ from cmdlog.wal.hard_state import HARDSTATE
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from cmdlog.wal.reader import LogReader
-from tests.golden import write_v1, write_v2, write_v3, write_v4, write_v5, write_v6
-from tests.golden.write_v1 import BATCHES
+from tests.golden import write_log
+from tests.golden.write_log import BATCHES, EVERYWHERE, EVERYWHERE_CALLS, NAMED, NAMED_CALLS, SENT, SENT_CALLS
 from tests.wal.sim.simfiles import SimFiles
 
 FORMAT = Path(cmdlog.wal.__file__).with_name("FORMAT.md").read_text(encoding="utf-8")
@@ -55,12 +55,7 @@ LAYOUTS = [
     FAULT,
     DEMOTION,
 ]
-GOLDEN = Path(__file__).parents[1] / "golden"
-LATER = {
-    "v1": {RecordKind.EMPTY, RecordKind.SHAPE, RecordKind.MEMBER, RecordKind.FAULTS},
-    "v2": {RecordKind.FAULTS},
-}  # kinds that a version did not have yet
-VERSIONS = sorted(path.name for path in GOLDEN.glob("v*") if path.is_dir())
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 
 
 def table_under(title: str) -> Iterator[tuple[int, int, str]]:
@@ -108,15 +103,14 @@ def test_the_hex_dump_is_a_block() -> None:
     assert f"{checksum:#x}" in FORMAT
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_golden_logs_stay_readable(version: str) -> None:
-    """A log written by any released format version verifies, dumps and opens with everything in it."""
-    files = in_memory(GOLDEN / version)
+def test_the_golden_log_stays_readable() -> None:
+    """It verifies, dumps and opens with everything in it."""
+    files = in_memory(GOLDEN)
     report = verify_log(files, "/node")
     assert report.error is None
     assert len(report.segments) >= 2
     found = [record for _, record in LogReader(files, "/node").read()]
-    assert {record.kind for record in found} == set(RecordKind) - LATER.get(version, set())
+    assert {record.kind for record in found} == set(RecordKind)
     batches = [decode_batch(record) for record in found if record.kind is RecordKind.BATCH and record.partition == 0]
     assert [batch.record.index for batch in batches] == list(range(2, 2 + BATCHES))
     assert all(batch.params() == [[batch.record.index, 50], [2, "7.25"]] for batch in batches)
@@ -128,12 +122,17 @@ def test_golden_logs_stay_readable(version: str) -> None:
     assert sorted(log.recovered.groups.by_partition[CLUSTER_GROUP].catalogs) == [1]
 
 
+def golden_batches(partition: int) -> list[Record]:
+    """Those of one partition of the golden log."""
+    found = [record for _, record in LogReader(in_memory(GOLDEN), "/node").read()]
+    return [record for record in found if record.kind is RecordKind.BATCH and record.partition == partition]
+
+
 def test_golden_sessions_stay_readable() -> None:
-    """Every call of the log of version 4 has the name, and every session the floor, that it was written with."""
-    found = [record for _, record in LogReader(in_memory(GOLDEN / "v4"), "/node").read() if record.kind is RecordKind.BATCH]
-    batches = [decode_batch(record) for record in found if record.partition == write_v4.PARTITION]
-    assert len(batches) == len(write_v4.CALLS)
-    for batch, (calls, ended) in zip(batches, write_v4.CALLS, strict=True):
+    """Every call has the name, and every session the floor, that it was written with."""
+    batches = [decode_batch(record) for record in golden_batches(NAMED)]
+    assert len(batches) == len(NAMED_CALLS)
+    for batch, (calls, ended) in zip(batches, NAMED_CALLS, strict=True):
         names = [call if isinstance(call, bytes) else call[0] + call[1].to_bytes(8, "little") for call in calls]
         assert batch.key_list() == names
         brought = [(call[0], call[2]) for call in calls if not isinstance(call, bytes)]
@@ -143,32 +142,26 @@ def test_golden_sessions_stay_readable() -> None:
 
 
 def test_golden_requests_stay_readable() -> None:
-    """Every batch of the log of version 5 says what its callers sent; those of earlier versions do not say it."""
-    found = [record for _, record in LogReader(in_memory(GOLDEN / "v5"), "/node").read() if record.kind is RecordKind.BATCH]
-    batches = [decode_batch(record) for record in found]
-    stated = [batch.sent or [0] * batch.count for batch in batches if batch.record.partition == write_v5.PARTITION]
-    assert stated == [[sent for _, sent in calls] for calls in write_v5.CALLS]
-    assert all(batch.sent is None for batch in batches if batch.record.partition != write_v5.PARTITION)
+    """A batch says what its callers sent, where that was not the parameters."""
+    batches = [decode_batch(record) for record in golden_batches(SENT)]
+    assert [batch.sent or [0] * batch.count for batch in batches] == [[sent for _, sent in calls] for calls in SENT_CALLS]
+    assert not any(decode_batch(record).sent for record in golden_batches(NAMED))
 
 
 def test_golden_calls_on_all_partitions_name_their_places() -> None:
     """So does the skip of one; other batches name none."""
-    records = [record for _, record in LogReader(in_memory(GOLDEN / "v6"), "/node").read()]
-    mine = [record for record in records if record.partition == write_v6.PARTITION]
-    assert [places_of(record) for record in mine if record.kind is RecordKind.BATCH] == list(write_v6.CALLS)
-    assert [Skip.from_record(record).everywhere for record in mine if record.kind is RecordKind.SKIP] == [(2,) * 5]
-    assert not any(places_of(record) for record in records if record.kind is RecordKind.BATCH and record not in mine)
+    assert [places_of(record) for record in golden_batches(EVERYWHERE)] == list(EVERYWHERE_CALLS)
+    skips = [record for _, record in LogReader(in_memory(GOLDEN), "/node").read() if record.kind is RecordKind.SKIP]
+    assert [Skip.from_record(record).everywhere for record in skips if record.partition == EVERYWHERE] == [(2,) * 5]
+    assert not any(map(places_of, golden_batches(NAMED)))
 
 
-@pytest.mark.parametrize(
-    "writer", [write_v1, write_v2, write_v3, write_v4, write_v5, write_v6], ids=["v1", "v2", "v3", "v4", "v5", "v6"]
-)
-def test_the_golden_writer_still_writes_the_same_records(writer: ModuleType) -> None:
+def test_the_golden_writer_still_writes_the_same_records() -> None:
     """The script beside the golden bytes is the one that made them: same files, same records."""
-    made, golden = writer.write(), GOLDEN / writer.__name__.rsplit("_", 1)[-1]
-    assert sorted(made) == sorted(str(path.relative_to(golden)) for path in golden.rglob("*") if path.is_file())
-    found = [record.raw for _, record in LogReader(in_memory(golden), "/node").read()]
-    assert [raw for raw in found if raw[4] != RecordKind.CHECKPOINT] == writer.records()
+    made = write_log.write()
+    assert sorted(made) == sorted(str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*") if path.is_file())
+    found = [record.raw for _, record in LogReader(in_memory(GOLDEN), "/node").read()]
+    assert [raw for raw in found if raw[4] != RecordKind.CHECKPOINT] == write_log.records()
 
 
 def in_memory(folder: Path) -> SimFiles:

@@ -29,8 +29,8 @@ def voted(*votes: int) -> SimFiles:
 
 def newest_block(files: SimFiles) -> None:
     """Damages the block of the last vote."""
-    data = files.read_file(f"{LOG}/seg-0000000000000001.log")
-    files.flip_bit(f"{LOG}/seg-0000000000000001.log", 8 * (data.rindex(b'"vote"') + 2))
+    data = files.read_file(f"{LOG}/seg-0000000000000001.wal")
+    files.flip_bit(f"{LOG}/seg-0000000000000001.wal", 8 * (data.rindex(b'"vote"') + 2))
 
 
 def copy_of_file(number: int) -> Callable[[SimFiles], None]:

@@ -53,13 +53,13 @@ def test_a_full_log_refuses_before_the_reserve_and_gets_out_again() -> None:
     source.put(5000, size=RESERVE_BYTES - 200)
     assert log.run_turn(), "the reserve takes a control record"
     assert source.acknowledged == [*range(count), 5000]
-    assert len([name for name in files.listdir(LOG) if name.endswith(".log")]) == SEGMENTS
+    assert len([name for name in files.listdir(LOG) if name.endswith(".wal")]) == SEGMENTS
     log.anchors.set("snapshot", at(log.durable_block))
     log.run_background_work()
     assert log.room_bytes > 50_000
     append(log, source, range(6000, 6020))
     assert source.acknowledged[-1] == 6019
-    assert len([name for name in files.listdir(LOG) if name.endswith(".log")]) == SEGMENTS
+    assert len([name for name in files.listdir(LOG) if name.endswith(".wal")]) == SEGMENTS
 
 
 def test_the_reserve_is_usable_to_its_last_sector() -> None:
@@ -207,13 +207,13 @@ def test_a_disk_that_fills_up_during_a_write_is_full_and_not_broken() -> None:
 def test_interrupted_preparation_is_swept() -> None:
     """Half-made files of a killed process are removed at the next start, wrong-sized free files too."""
     files = sim()
-    files.write_file_atomic(f"{LOG}/free-0.log", b"short")
-    file = files.open(f"{LOG}/free-3.log.tmp", create=True)
+    files.write_file_atomic(f"{LOG}/free-0.wal", b"short")
+    file = files.open(f"{LOG}/free-3.wal.tmp", create=True)
     file.pwrite(bytes(100), 0)
     log, _ = open_log(files)
     log.run_background_work()
     names = files.listdir(LOG)
-    assert "free-3.log.tmp" not in names
+    assert "free-3.wal.tmp" not in names
     assert all(len(files.read_file(f"{LOG}/{name}")) == 32 << 10 for name in names if name.startswith("free-"))
 
 

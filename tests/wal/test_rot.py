@@ -204,7 +204,7 @@ def test_a_segment_of_another_life_breaks_the_succession() -> None:
     assert "followed" in str(error)
 
 
-@pytest.mark.parametrize("name", ["seg-0000000000000001.log", "hardstate"])
+@pytest.mark.parametrize("name", ["seg-0000000000000001.wal", "hardstate"])
 def test_files_of_another_node_are_foreign(name: str) -> None:
     """Every file says whose it is (D17)."""
     files, other = sealed(), SimFiles()

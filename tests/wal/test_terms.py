@@ -37,7 +37,7 @@ def run(files: SimFiles, terms: list[int]) -> None:
     term = state.term + 1
     log.start(OneBlock(term, state.last_index + 1), threads=0)
     files.before = lambda operation: (
-        terms.append(term) if operation.kind == "pwrite" and operation.path.endswith(".log") else None
+        terms.append(term) if operation.kind == "pwrite" and operation.path.endswith(".wal") else None
     )
     log.run_turn()
     log.close()

@@ -67,7 +67,7 @@ class HeldSync:
         self._release.set()
 
     def _hold(self, operation: Operation) -> None:
-        if operation.kind != "fdatasync" or not operation.path.endswith("01.log"):
+        if operation.kind != "fdatasync" or not operation.path.endswith("01.wal"):
             return
         if self._held.acquire(blocking=False):
             assert self._release.wait(WAIT_S)

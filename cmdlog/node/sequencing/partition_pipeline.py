@@ -88,7 +88,6 @@ class PartitionPipeline:
             params=pending.params,
             keys=pending.keys if pending.keyed else None,
             ended=() if pending.everywhere or not self.ended else self._take_ended(),
-            requests="sent",
             places=places,
         )
         procedures = () if pending.everywhere else pending.procedures

@@ -23,7 +23,6 @@ from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX, BadJson, load_docu
 from cmdlog.wal.format.segment import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SEGMENTS_MIN
 
 FORMAT: Final = 1
-FORMAT_WITH_EARLIER: Final = 2  # of a directory that was adopted
 INSTANCE_NAME: Final = "instance.json"
 CREATING_NAME: Final = "creating.json"
 LOCK_NAME: Final = "LOCK"
@@ -132,7 +131,6 @@ def write_instance(files: Files, directory: str, instance: Instance) -> None:
     if (origin := instance.forked_from) is not None:
         value["forked_from"] = {"cluster_id": str(uuid.UUID(bytes=origin.cluster_id)), "txn_id": str(origin.txn_id)}
     if instance.identity.earlier:
-        value["format"] = FORMAT_WITH_EARLIER
         value["earlier_incarnations"] = [incarnation.hex() for incarnation in instance.identity.earlier]
     files.write_file_atomic(os.path.join(directory, INSTANCE_NAME), encode_checked(value))
 
@@ -149,8 +147,8 @@ def load_instance(files: Files, directory: str) -> Instance:
         value = decode_checked(files.read_file(path, bytes_max=DOCUMENT_BYTES_MAX))
     except BadJson as error:
         raise Corrupt(f"instance file cannot be read: {error}", path=path) from error
-    if value.get("format") not in (FORMAT, FORMAT_WITH_EARLIER):
-        raise NewerFormat(f"{path} has format {value.get('format')}, this program reads up to {FORMAT_WITH_EARLIER}")
+    if value.get("format") != FORMAT:
+        raise NewerFormat(f"{path} has format {value.get('format')}, this program reads up to {FORMAT}")
     identity = Identity(
         uuid.UUID(value["cluster_id"]).bytes,
         int(value["node_id"]),

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 import zstandard
@@ -39,13 +39,11 @@ FLAG_TXN_COLUMN: Final = 1
 FLAG_KEYS: Final = 2
 FLAG_ZSTD: Final = 4
 FLAG_SESSIONS: Final = 8
-FLAG_SENT: Final = 16
-FLAG_SENT_COLUMN: Final = 32
-FLAGS_KNOWN: Final = FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD | FLAG_SESSIONS | FLAG_SENT | FLAG_SENT_COLUMN
+FLAG_REQUESTS: Final = 16
+FLAGS_KNOWN: Final = FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD | FLAG_SESSIONS | FLAG_REQUESTS
 CALLS_MAX: Final = 65_536  # of one batch; bounds what a count field can allocate
 NO_KEY: Final = bytes(16)
 SENT_DIGITS: Final = 16  # after the parameters of a call whose caller sent something else
-Requests = Literal["sent", "logged"]
 _CLOSING: Final = ord("]")
 _ZERO2: Final = bytes(2)
 _PLACES_BYTES_AT: Final = RECORD.bytes + 20  # the field in the batch header
@@ -70,7 +68,7 @@ class Batch:
     offsets: memoryview  # [count + 1] uint32: call i is text[offsets[i]:offsets[i + 1] - 1]
     keys: memoryview | None  # [16 * count] bytes: idempotency fingerprints, zero = none
     sessions: SessionColumns | None  # None: no call belongs to a session, and no session ends
-    sent: Sequence[int] | None  # [count] hashes of requests, 0: as the parameters; [] all are 0; None: not stated
+    sent: Sequence[int]  # [count] hashes of requests, 0: as the parameters; () all are 0
     text: bytes  # the JSON array
 
     def params(self) -> list[list[Any]]:
@@ -119,13 +117,11 @@ def encode_batch(
     ended: Sequence[bytes] = (),
     places: Sequence[CallPlace] = (),
     compress: bool = False,
-    requests: Requests = "logged",
 ) -> bytes:
     """The BATCH record of these calls; `params` are encoded JSON arrays, `ended` fingerprints of sessions that end with it,
     `places` those of a call on all partitions.
 
-    With `requests="sent"` the batch states what its callers sent: after an array may stand, in 16 hexadecimal digits, the hash
-    of that, if it was not these parameters. "logged" is the form of early logs, by which the parameters are compared.
+    After an array may stand, in 16 hexadecimal digits, the hash of what its caller sent, if it was not these parameters.
     Each of `keys` is a fingerprint of 16 bytes, NO_KEY, or 32 bytes of a session's call (`session_columns.py`). The caller keeps
     TxnIds strictly increasing, of one partition, and within 2**32 clock ticks of the first.
     """
@@ -135,9 +131,9 @@ def encode_batch(
         plain, sessions = encode_sessions(keys if keys is not None else [NO_KEY] * count, ended)
         flags |= (FLAG_KEYS if plain else 0) | (FLAG_SESSIONS if sessions else 0)
         columns += [plain, sessions]
-    if requests == "sent" and keys is not None:
+    if keys is not None:
         params, sent = _split_sent(params)
-        flags |= FLAG_SENT | (FLAG_SENT_COLUMN if sent else 0)
+        flags |= FLAG_REQUESTS if sent else 0
         columns.insert(1, sent)
     text = b"".join((b"[", b",".join(params), b"]"))
     if not (isinstance(txn_ids, range) and txn_ids.step == _TICK):
@@ -174,7 +170,7 @@ def decode_batch(record: Record) -> Batch:
     if len(raw) < start:
         raise BadRecord("batch header")
     first_txn, count, catalog, flags, reserved, places_bytes, stored_bytes, json_bytes = BATCH.unpack_from(raw, _HEADER_AT)
-    if reserved != _ZERO2 or flags > FLAGS_KNOWN or flags & (FLAG_SENT | FLAG_SENT_COLUMN) == FLAG_SENT_COLUMN:
+    if reserved != _ZERO2 or flags > FLAGS_KNOWN:
         raise BadRecord("batch flags")
     if not 0 < count <= CALLS_MAX or json_bytes > RECORD_BYTES_MAX:
         raise BadRecord(f"batch count {count}, {json_bytes} bytes of text")
@@ -199,7 +195,7 @@ def decode_batch(record: Record) -> Batch:
         offsets,
         view[start : start + 16 * count] if flags & FLAG_KEYS else None,
         decode_sessions(raw[sessions_at:deltas_at], count) if flags & FLAG_SESSIONS else None,
-        _sent(view[:sessions_at], flags, count) if flags & FLAG_SENT else None,
+        view[sessions_at - 8 * count : sessions_at].cast("Q").tolist() if flags & FLAG_REQUESTS else (),
         text,
     )
 
@@ -249,7 +245,7 @@ def batch_span(record: Record) -> tuple[int, int, int]:
 
 def _named_columns(raw: bytes, flags: int, count: int) -> tuple[int, int]:
     """Where the sessions begin, and where they end. Raises: BadRecord."""
-    begin = end = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0) + (8 * count if flags & FLAG_SENT_COLUMN else 0)
+    begin = end = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0) + (8 * count if flags & FLAG_REQUESTS else 0)
     if flags & FLAG_SESSIONS:
         if len(raw) < begin + SESSIONS.bytes:
             raise BadRecord("sessions of a batch")
@@ -266,11 +262,6 @@ def multi_txn(record: Record) -> int:
     """The TxnId of a batch that is a multi-partition call, 0 for any other batch; without decoding it. Raises: BadRecord."""
     first, _, count = batch_span(record)
     return first if count == 1 and txn_partition(first) == MULTI_PARTITION else 0
-
-
-def _sent(head: memoryview, flags: int, count: int) -> Sequence[int]:
-    """What callers sent; `head` ends with the column, if there is one."""
-    return head[len(head) - 8 * count :].cast("Q").tolist() if flags & FLAG_SENT_COLUMN else ()
 
 
 def places_of(record: Record) -> CallPlaces:

@@ -36,7 +36,7 @@ class CallPlace:
 
 
 CallPlaces = tuple[CallPlace, ...]
-"""By partition, from 0 on; () in logs from before, and of nodes that vote alone: there one block has the call, on all."""
+"""By partition, from 0 on; () of nodes that vote alone: there one block has the call, on all."""
 
 
 def encode_places(places: Sequence[CallPlace]) -> bytes:

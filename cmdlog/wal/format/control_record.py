@@ -132,7 +132,7 @@ class SnapshotMark:
 
 
 def schema_txn(record: Record) -> int:
-    """SCHEMA: when it came into force; 0 where the record does not say it, as early ones do not."""
+    """SCHEMA: when it came into force."""
     with naming_record(record):
         return int(record.json().get("txn_id", 0))
 

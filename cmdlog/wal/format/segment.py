@@ -49,8 +49,8 @@ SEGMENTS_MAX: Final = 4096
 _CRC_OFFSET: Final = SEGMENT.bytes - 4
 _ZERO6: Final = bytes(6)
 _ZERO_CHUNK: Final = bytes(1 << 20)
-_SEGMENT_NAME: Final = re.compile(r"seg-(\d{16})\.log")
-_FREE_NAME: Final = re.compile(r"free-(\d{1,4})\.log")
+_SEGMENT_NAME: Final = re.compile(r"seg-(\d{16})\.wal")
+_FREE_NAME: Final = re.compile(r"free-(\d{1,4})\.wal")
 
 
 class BadSegment(ValueError):
@@ -77,11 +77,11 @@ class SegmentHeader:
 
 
 def segment_name(sequence: int) -> str:
-    return f"seg-{sequence:016d}.log"
+    return f"seg-{sequence:016d}.wal"
 
 
 def free_name(number: int) -> str:
-    return f"free-{number}.log"
+    return f"free-{number}.wal"
 
 
 def segment_sequence(name: str) -> int | None:

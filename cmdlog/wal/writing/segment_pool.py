@@ -3,8 +3,8 @@
 One rule: the number of files is fixed, so the log never grows. One thread prepares files ahead of need (zeros really written)
 and recycles old segments; the log's turn holder only takes what is ready.
 
-A *reserved* file has its blocks, so no other program takes them, and holds no zeros yet: it is called `free-<n>.log.tmp`, as a
-file that is being made. With `whole` the thread reserves all that are missing, the ring of an older version's directory too.
+A *reserved* file has its blocks, so no other program takes them, and holds no zeros yet: it is called `free-<n>.wal.tmp`, as a
+file that is being made. With `whole` the thread reserves all that are missing, the whole ring.
 
 Recycling is oldest first: the hard state file notes it, then the file is renamed. A crash in between is finished at the next
 start.

@@ -16,8 +16,7 @@ from cmdlog.wal.format.batch import (
     BATCH,
     CALLS_MAX,
     FLAG_KEYS,
-    FLAG_SENT,
-    FLAG_SENT_COLUMN,
+    FLAG_REQUESTS,
     FLAG_SESSIONS,
     FLAG_TXN_COLUMN,
     FLAG_ZSTD,
@@ -92,8 +91,8 @@ def check_batches(records: Sequence[Record]) -> Columns:
     heads = np.frombuffer(b"".join([raw[_HEADER_AT:_COLUMNS_AT] for raw in raws]), _HEADER)
     flags, counts, text_bytes = heads["flags"], heads["count"].astype(np.int64), heads["json_bytes"].astype(np.int64)
     good = (counts > 0) & (counts <= CALLS_MAX) & (text_bytes <= RECORD_BYTES_MAX) & (heads["first_txn"] < 1 << 63)
-    good &= (flags <= FLAGS_KNOWN) & (flags & (FLAG_SENT | FLAG_SENT_COLUMN) != FLAG_SENT_COLUMN) & (heads["reserved"] == b"")
-    begin = _COLUMNS_AT + counts * (16 * ((flags & FLAG_KEYS) != 0) + 8 * ((flags & FLAG_SENT_COLUMN) != 0))
+    good &= (flags <= FLAGS_KNOWN) & (heads["reserved"] == b"")
+    begin = _COLUMNS_AT + counts * (16 * ((flags & FLAG_KEYS) != 0) + 8 * ((flags & FLAG_REQUESTS) != 0))
     sessions = None
     if (flags & FLAG_SESSIONS).any():
         sessions = BatchSessions(raws, begin, counts, (flags & FLAG_SESSIONS) != 0)

@@ -20,8 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import orjson
-
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import batch_span, decode_batch
@@ -108,11 +106,8 @@ class IndexedEntries(StreamFold):
         self.counts.append(count)
 
     def _note_names(self, catalog: CatalogVersion) -> None:
-        stated = catalog.value.get("procedures")
-        if stated is None:  # the record of an early version: the bundle says it
-            stated = orjson.loads(catalog.value["bundle"])["procedures"]
         found = []
-        for procedure in stated:
+        for procedure in catalog.value["procedures"]:
             parameters = procedure.get("parameters")
             found.append((str(procedure["name"]), tuple(map(str, parameters)) if parameters is not None else None))
         self.names = {**self.names, catalog.version: tuple(found)}
