@@ -11,8 +11,8 @@ from pathlib import Path
 
 from procedures import Database
 from procedures.execution.executor import Executor, Invocations
+from procedures.idempotency.request_history import VersionFacts
 from procedures.migration.stated_change import StatedChange
-from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState
 
 

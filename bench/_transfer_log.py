@@ -28,9 +28,9 @@ from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, make_txn_id
 from cmdlog.wal.log import Log
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
+from procedures.code.procedure_versions import catalog_value
 from procedures.idempotency.known_outcome import KeyPolicy
-from procedures.procedure_versions import catalog_value
 from procedures.samples import bank
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine

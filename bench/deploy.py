@@ -27,7 +27,7 @@ from bench._load import Target, encode_targets, request, run_module
 from cmdlog.cli.demo.server import LaunchedServer
 from cmdlog.client import Client
 from cmdlog.wal.directory.local_token import find_local_token
-from procedures.bundle import Bundle, capture_bundle
+from procedures.code.bundle import Bundle, capture_bundle
 
 CLIENTS = 32
 ROWS = 1000

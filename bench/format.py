@@ -37,7 +37,7 @@ from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, padded
 from cmdlog.wal.format.record import RecordKind, decode_record, encode_commit_mark, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, PARTITION_BITS, Lsn, make_txn_id
 from cmdlog.wal.log import Log
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.samples import bank
 from snapshot.capture.image import ImageCapture
 

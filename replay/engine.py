@@ -16,15 +16,16 @@ from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import txn_millis
 from cmdlog.wal.skips import VOID
 from procedures import Database
-from procedures.bundle import Bundle, bundle_of, load_bundle
+from procedures.code.bundle import Bundle, bundle_of
+from procedures.code.loaded_modules import load_bundle
+from procedures.code.procedure_versions import facts_of, partitions_of
 from procedures.errors import BundleForged
 from procedures.execution.executor import Applied, Executor, Invocations
 from procedures.execution.failure_trace import FailureTracer
 from procedures.idempotency.known_outcome import KeyPolicy
+from procedures.idempotency.request_history import VersionFacts
 from procedures.idempotency.session_calls import NumberedNames
 from procedures.migration.stated_change import StatedChange
-from procedures.procedure_versions import facts_of, partitions_of
-from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState
 
 NO_FACTS: Final = VersionFacts()

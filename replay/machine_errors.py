@@ -21,7 +21,7 @@ from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.os_errors import file_limit, named_error
 from cmdlog.wal.process_limits import limit_reached, no_thread
 from procedures.errors import EnvironmentFault
-from procedures.execution.machine_faults import fault_kind
+from procedures.statements.call_state import fault_kind
 
 SHARED_INDEX_BYTES: Final = 32 << 10  # by which the index of a write-ahead log grows
 FILES_OF_SQLITE: Final = 8  # that were closed again when SQLite gave up: a state, its write-ahead log, its index, …

@@ -26,7 +26,8 @@ from cmdlog.wal.directory.lock import refuse_link
 from cmdlog.wal.errors import NotEmpty
 from cmdlog.wal.files import Files, parent, sync_file
 from procedures import Database
-from procedures.bundle import bundle_of, load_bundle
+from procedures.code.bundle import bundle_of
+from procedures.code.loaded_modules import load_bundle
 from procedures.declaration.schema import TABLE_NAME
 from snapshot.catalog import Snapshot, check, restore
 from snapshot.column_types import UNFIT, ColumnType, column_kinds, column_type

@@ -24,7 +24,7 @@ def main() -> None:
         check_packages()
         from cmdlog.wal.errors import LimitReached
         from cmdlog.wal.process_limits import check_address_space
-        from procedures.hash_seed import pin
+        from procedures.execution.hash_seed import pin
     except KeyboardInterrupt:
         sys.exit(130)
     except PackageHidden as error:

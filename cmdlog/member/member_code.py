@@ -27,10 +27,11 @@ from cmdlog.node.migrating.table_changes import NewTables, SchemaEntry, plan_cha
 from cmdlog.wal.format.control_record import CatalogVersion
 from cmdlog.wal.format.record import RecordKind, decode_record, peek_record
 from procedures import Database
-from procedures.bundle import Bundle, bundle_of, environment, load_bundle
-from procedures.code_versions import CodeVersions
+from procedures.code.bundle import Bundle, bundle_of, environment
+from procedures.code.code_versions import CodeVersions
+from procedures.code.loaded_modules import load_bundle
+from procedures.code.procedure_versions import catalog_value, facts_of, partitions_of
 from procedures.errors import ProceduresError, SchemaConflict
-from procedures.procedure_versions import catalog_value, facts_of, partitions_of
 
 log = structlog.get_logger("cmdlog.cluster")
 

@@ -59,11 +59,11 @@ from cmdlog.wal.ids import CLUSTER_GROUP, txn_tick
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle, environment
-from procedures.code_versions import CodeVersions
+from procedures.code.bundle import Bundle, capture_bundle, environment
+from procedures.code.code_versions import CodeVersions
+from procedures.code.procedure_versions import catalog_value, check_rows, facts_of
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.migration.stated_change import StatedChange
-from procedures.procedure_versions import catalog_value, check_rows, facts_of
 from replay.plan.planner import MEMBER_START
 from replay.recover.in_place import bring_up
 from replay.state.trust import Trust

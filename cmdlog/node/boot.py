@@ -36,11 +36,11 @@ from cmdlog.wal.ids import CLUSTER_GROUP, COUNTER_BITS, PARTITION_BITS, txn_tick
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle, environment
-from procedures.code_versions import CodeVersions
+from procedures.code.bundle import Bundle, capture_bundle, environment
+from procedures.code.code_versions import CodeVersions
+from procedures.code.procedure_versions import catalog_value, check_rows, facts_of
 from procedures.idempotency.known_outcome import KeyPolicy
-from procedures.procedure_versions import catalog_value, check_rows, facts_of
-from procedures.request_history import VersionFacts
+from procedures.idempotency.request_history import VersionFacts
 from procedures.storage.state import open_reader
 from replay.plan.node_plan import Plan
 from replay.plan.planner import STATE_FILE

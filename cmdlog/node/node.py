@@ -44,7 +44,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from cmdlog.wal.writing.watermarks import Sync
 from procedures import Database
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.execution.failure_trace import FailureTrace
 from replay.plan.planner import RECOVER, START
 from replay.plan.sole_voter import check_served_alone

@@ -29,11 +29,11 @@ from cmdlog.wal.format.control_record import skip_value
 from cmdlog.wal.format.record import RecordKind, encode_digest
 from cmdlog.wal.skips import VOID, skips_by_partition
 from procedures import Database
-from procedures.bundle import bundle_of
+from procedures.code.bundle import bundle_of
+from procedures.code.procedure_versions import facts_of, partitions_of
 from procedures.execution.failure_trace import FailureTrace
 from procedures.execution.outcome_bodies import failure_body
 from procedures.idempotency.known_outcome import Status
-from procedures.procedure_versions import facts_of, partitions_of
 from replay.engine import Catalogs
 from replay.state.trust import read_position, state_path
 

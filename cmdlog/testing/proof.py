@@ -9,7 +9,7 @@ from typing import Final
 
 from cmdlog.node.embedded.embedded import Embedded
 from cmdlog.wal.files import RealFiles
-from procedures.hash_seed import PINNED, is_pinned
+from procedures.execution.hash_seed import PINNED, is_pinned
 from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from replay.state.trust import STATE_FOLDER

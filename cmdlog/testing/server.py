@@ -16,7 +16,7 @@ from cmdlog.client import Client
 from cmdlog.testing.clock import SettableClock, SharedWord
 from cmdlog.wal.directory.local_token import find_local_token
 from procedures import Database
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 
 START_S_MAX: Final = 240.0
 STOP_S_MAX: Final = 30.0

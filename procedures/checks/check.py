@@ -23,13 +23,13 @@ import orjson
 from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.hidden_packages import library_hint
 from cmdlog.whole_line_stdout import answer
-from procedures.bundle import capture_bundle
 from procedures.checks.check_target import resolve_target
 from procedures.checks.lint import Finding, lint
 from procedures.checks.migrations import check_migrations
 from procedures.checks.routed_keys import find_misrouted
 from procedures.checks.statement_effects import find_silent_parts
 from procedures.checks.trial_executor import MILLIS_BITS, REVERSE, trial_executor
+from procedures.code.bundle import capture_bundle
 from procedures.declaration.database import Database
 from procedures.errors import DefinitionError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
 from procedures.execution.executor import Executor, Invocations, Status

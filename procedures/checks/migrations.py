@@ -22,10 +22,10 @@ from cmdlog.whole_line_stdout import answer
 from procedures.checks.check_target import resolve_target
 from procedures.checks.lint import Finding
 from procedures.checks.trial_executor import MILLIS_BITS, REVERSE, trial_executor
+from procedures.declaration.columns.held_values import values_shown
 from procedures.declaration.database import Database
 from procedures.declaration.schema_plan import kept_columns
 from procedures.errors import BundleError, DefinitionError, ProceduresError, StateRefused
-from procedures.shown_values import values_shown
 from procedures.storage.state import rows_of
 from procedures.storage.state_file import connect
 

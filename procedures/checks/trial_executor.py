@@ -13,7 +13,7 @@ from typing import Final
 
 from procedures.declaration.database import Database
 from procedures.execution.executor import Executor
-from procedures.request_history import VersionFacts
+from procedures.idempotency.request_history import VersionFacts
 from procedures.storage.state import PartitionState
 
 REVERSE: Final = "CMDLOG_CHECK_REVERSE"  # set for a run: rows come the other way round when no ORDER BY asks for an order

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
 
 from sqlalchemy import MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError
@@ -21,12 +21,9 @@ from procedures.declaration.schema import check_table, create_statements
 from procedures.declaration.schema_plan import SchemaPlan, check_older_program, plan_migrations, plan_schema
 from procedures.declaration.schema_trial import try_references, try_table
 from procedures.errors import DefinitionError
-from procedures.loading import is_loading
 from procedures.numeric.columns import set_stored_types
+from procedures.source.loading import is_loading
 from procedures.source.main_module import share_main
-
-if TYPE_CHECKING:
-    from procedures.execution.context import Transaction
 
 _NO_EFFECT: Final = "it would have no effect; leave it out"
 _REFUSED_OPTIONS: Final = {
@@ -50,10 +47,10 @@ class RegisterEverywhere(Protocol):
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # None is the narrower one, and comes first
-        self, function: Callable[Concatenate[Transaction, P], None], /
+        self, function: Callable[Concatenate[Any, P], None], /
     ) -> EverywhereFunction[P, None, None]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[Transaction, P], R], /) -> EverywhereFunction[P, R, list[R]]: ...
+    def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> EverywhereFunction[P, R, list[R]]: ...
 
 
 @dataclass(frozen=True, slots=True)

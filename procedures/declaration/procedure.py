@@ -18,7 +18,7 @@ from enum import Enum, IntEnum
 from functools import partial
 from operator import is_
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from procedures.errors import DefinitionError, InvalidParameters
 from procedures.native import accelerator
@@ -26,9 +26,6 @@ from procedures.wire.result_json import Encode, encoder_for
 from procedures.wire.scalar_codecs import KINDS, Codec, Schema, WireError
 from procedures.wire.sent_request import SentParameters
 from procedures.wire.type_codecs import codec_for
-
-if TYPE_CHECKING:
-    from procedures.execution.context import Transaction
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -48,7 +45,7 @@ class EverywhereFunction(Protocol[P, R_co, A_co]):
     def __cmdlog_answer__(self) -> A_co:
         """One result per partition; None, where the function returns nothing. No function has it at run time."""
 
-    def __call__(self, tx: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
+    def __call__(self, tx: Any, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Runs it in another procedure, as any function."""
 
 

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 import apsw
 
 from procedures.errors import EnvironmentFault
-from procedures.execution.context import CallState
-from procedures.execution.machine_faults import fault_kind
 from procedures.idempotency.key_table import Kind
 from procedures.idempotency.known_calls import KnownCalls
 from procedures.idempotency.known_outcome import Fresh
 from procedures.idempotency.packed_outcomes import NumberedCalls
 from procedures.raised_errors import repr_of
+from procedures.statements.call_state import CallState, fault_kind
 from procedures.storage.row_digest import RowLog
 from procedures.storage.state import PartitionState, Position
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from procedures.declaration.procedure import Procedure
 from procedures.execution.invocations import Invocations
-from procedures.request_history import Stated, renamed_hashes
+from procedures.idempotency.request_history import Stated, renamed_hashes
 from procedures.wire.sent_request import SentSignature, sent_hash
 
 

@@ -20,14 +20,15 @@ from procedures.declaration.procedure import Access, Procedure
 from procedures.execution import process_guard
 from procedures.execution.call_requests import CallRequests
 from procedures.execution.call_settings import standard_settings
-from procedures.execution.context import CallState, Transaction
+from procedures.execution.context import Transaction
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
 from procedures.execution.row_checks import CheckRow, RowChecker, columns_by_table, row_checks
 from procedures.guard.authorizer import Authorizer, Mode
 from procedures.idempotency.key_table import Kind
+from procedures.idempotency.request_history import VersionFacts
 from procedures.migration.change_run import MigrationRaised
 from procedures.migration.rehearsal import RehearsedStep
-from procedures.request_history import VersionFacts
+from procedures.statements.call_state import CallState
 from procedures.statements.compiled import sql_of
 from procedures.statements.pinned_keys import KeyJudge
 from procedures.statements.statement_runs import Runs

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, TypeVarTuple, cast, overload
 
@@ -19,14 +19,13 @@ import apsw
 from sqlalchemy.sql import ClauseElement
 
 from procedures.declaration.procedure import Access
-from procedures.errors import ProceduresError, RowRefused
-from procedures.execution.machine_faults import fault_kind
+from procedures.errors import ProceduresError
 from procedures.execution.savepoint import Savepoint
 from procedures.guard.authorizer import Authorizer
 from procedures.native import accelerator
-from procedures.raised_errors import is_raised
 from procedures.results.changes import Result, joined_results
 from procedures.results.result_values import Scalars
+from procedures.statements.call_state import CallState, SiteFailed, fault_kind
 from procedures.statements.prepared import NOTED, NamesDiffer
 from procedures.statements.raised import error_for_sqlalchemy
 from procedures.statements.statement_runs import Runs
@@ -61,54 +60,6 @@ class Abort(BaseException):
 
 class TransactionClosed(ProceduresError):
     """`tx` was kept and used outside of its call."""
-
-
-class SiteFailed(BaseException):
-    """The machine failed earlier in this batch; the rest of it must not touch SQLite, which may have rolled back already."""
-
-
-class CallState:
-    """Which call of which batch runs now; shared by the executor and its transactions.
-
-    Invariant: `at` is the position of the running call, `wrote` that of the last call that began to change rows.
-    """
-
-    __slots__ = ("at", "batches", "fault", "fault_at", "millis_of", "partition", "refused", "txn_ids", "undone", "wrote")
-
-    def __init__(self, partition: int, millis_of: Callable[[int], int]) -> None:
-        self.partition = partition
-        self.millis_of = millis_of
-        self.at = -1
-        self.batches = 0  # that have begun
-        self.wrote = -1
-        self.txn_ids: Sequence[int] = ()
-        self.fault: BaseException | None = None  # a failure of the machine that passed through tx, even if swallowed later
-        self.fault_at = -1
-        self.undone = False  # SQLite took something back in this batch: a statement that failed, a call that was rolled back
-        self.refused: list[RowRefused] = []  # rows of the running call that may not be: it fails, even if it caught that
-
-    def begin_calls(self, txn_ids: Sequence[int]) -> None:
-        self.txn_ids = txn_ids
-        self.batches += 1
-        self.refused.clear()
-        self.at = self.wrote = -1
-        self.fault = None
-        self.undone = False
-
-    @property
-    def call(self) -> tuple[int, int]:
-        """Which call runs, counted by this object: no two have the same."""
-        return self.batches, self.at
-
-    def note_fault(self, error: BaseException) -> None:
-        if self.fault is None:
-            self.fault, self.fault_at = error, self.at
-
-    def raise_fault(self, error: BaseException) -> None:
-        """Raises what a call raised if that, or what went through its `tx` before, is a failure of the machine."""
-        if is_raised(error, SiteFailed) or fault_kind(error) is not None or self.fault is not None:
-            self.note_fault(error)
-            raise error
 
 
 class _Refusing(dict[object, Any]):

@@ -28,7 +28,6 @@ from procedures.execution.batch_attempt import BatchAttempt, NeedsSavepoints
 from procedures.execution.batch_transaction import BatchTransaction
 from procedures.execution.call_settings import standard_settings
 from procedures.execution.catalog import Catalog, Entry, MigrationCalls
-from procedures.execution.context import CallState
 from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.invocations import Applied, Invocations, check_batch
 from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, describe_failure, outcome_of
@@ -39,10 +38,11 @@ from procedures.guard.authorizer import Mode
 from procedures.idempotency.key_table import FormerHashes, Kind
 from procedures.idempotency.known_calls import KnownCalls
 from procedures.idempotency.known_outcome import NO_KEY, KeyPolicy, KnownOutcome, Status
+from procedures.idempotency.request_history import VersionFacts
 from procedures.migration.rehearsal import Rehearsal
 from procedures.migration.schema_changes import SchemaChanges
 from procedures.migration.stated_change import StatedChange
-from procedures.request_history import VersionFacts
+from procedures.statements.call_state import CallState
 from procedures.storage.changed_keys import Changes
 from procedures.storage.row_digest import ChangedRow, RowLog
 from procedures.storage.state import PartitionState, Position

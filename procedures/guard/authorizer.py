@@ -22,7 +22,7 @@ from typing import Final
 
 import apsw
 
-from procedures.sql_functions import FUNCTIONS
+from procedures.guard.sql_functions import FUNCTIONS
 
 NEW_TABLE: Final = "_cmdlog_new_"  # and the name of the table that a migration writes again
 TABLE_FUNCTIONS: Final = frozenset(("json_each", "json_tree"))

@@ -14,11 +14,10 @@ from typing import Any, Final
 import apsw
 from sqlalchemy import Table
 
-from procedures.declaration.columns.held_values import Check, row_check, shown_value
+from procedures.declaration.columns.held_values import Check, row_check, shown_value, value_in_text
 from procedures.declaration.create_text import quoted
 from procedures.errors import RowsUnfit
 from procedures.migration.rehearsal import RehearsedStep
-from procedures.shown_values import value_in_text
 
 KNOWN_MAX: Final = 1 << 14  # values of a column that need not be judged again
 

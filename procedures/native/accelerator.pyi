@@ -5,7 +5,8 @@ from typing import Any
 
 import apsw
 
-from procedures.execution.context import CallState, PythonRunner
+from procedures.execution.context import PythonRunner
+from procedures.statements.call_state import CallState
 from procedures.storage.row_digest import RowLog
 from procedures.storage.row_digest import TouchedRows as TouchedRows
 

@@ -21,8 +21,8 @@ from procedures.statements.pinned_keys import REMEMBERED, PlacedPin
 from procedures.storage.stored_values import storing
 
 if TYPE_CHECKING:
-    from procedures.execution.context import CallState
     from procedures.native.accelerator import Statements
+    from procedures.statements.call_state import CallState
 
 Run = Callable[[dict[str, Any]], Result]
 Pick = Callable[[dict[str, Any]], Any]

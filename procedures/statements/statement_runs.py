@@ -46,8 +46,8 @@ from procedures.statements.structure_keys import Structure, StructureKeys
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database
-    from procedures.execution.context import CallState, Transaction
     from procedures.native.accelerator import Statements
+    from procedures.statements.call_state import CallState
 
 STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
 FOUND_PER_LOOK = 16  # a reference to each statement that a call builds would cost more than the look for its form
@@ -90,7 +90,7 @@ class Runs(dict[object, Run]):
         self._cursor = cursor
         self._guard = guard
         self._state = state
-        self.tx: Transaction | None = None  # the one that runs statements now
+        self.tx: Any = None  # the transaction that runs statements now
         self._keys = StructureKeys()
         self._forms: dict[Any, tuple[ValueKinds, dict[Any, StatementForm]]] = {}  # by structure, then by kinds of values
         self._met: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # statement -> the call in which it was met first

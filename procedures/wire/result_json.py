@@ -18,8 +18,8 @@ from uuid import UUID
 
 import orjson
 
-from procedures.context_flags import raised
 from procedures.errors import DefinitionError
+from procedures.wire.context_flags import raised
 from procedures.wire.repeated_objects import UNCHECKED
 from procedures.wire.scalar_codecs import INT_MAX, INT_MIN, Codec, WireError
 from procedures.wire.type_codecs import codec_for

@@ -27,7 +27,7 @@ from typing import Final
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
-from procedures import hash_seed
+from procedures.execution import hash_seed
 from procedures.storage.state import Position
 from replay.drill.longest_path import LongestPaths, find_ways, scan_all
 from replay.drill.moment import draw_moment, oldest_moment

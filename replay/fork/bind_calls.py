@@ -17,11 +17,11 @@ import orjson
 from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
 from procedures import Database
-from procedures.bundle import bundle_of
+from procedures.code.bundle import bundle_of
 from procedures.declaration.hash_slots import slot_of
 from procedures.declaration.procedure import Access, Procedure
 from procedures.errors import InvalidParameters
-from procedures.request_history import VersionFacts, next_requests, requests_of
+from procedures.idempotency.request_history import VersionFacts, next_requests, requests_of
 from procedures.wire.sent_request import SentSignature
 from replay.engine import CatalogMissing
 

@@ -21,7 +21,7 @@ from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.idempotency.known_outcome import Status
 from procedures.storage.state import PartitionState, Position
 from replay.errors import BadUntil, Poison, UntilBeyond, UntilUnreachable

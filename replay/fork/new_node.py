@@ -13,8 +13,8 @@ from cmdlog.wal.directory.instance import Identity, Instance, Origin
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog, Stated, single
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
-from procedures.bundle import Bundle, environment
-from procedures.procedure_versions import catalog_value
+from procedures.code.bundle import Bundle, environment
+from procedures.code.procedure_versions import catalog_value
 from replay.errors import ReplayError
 from replay.recover.to_directory import FIRST_RECORDS_BLOCK, end_at
 from replay.results import PartitionResult

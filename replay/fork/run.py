@@ -20,7 +20,7 @@ from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import Lsn
 from procedures import Database
-from procedures.bundle import Bundle, bundle_of
+from procedures.code.bundle import Bundle, bundle_of
 from procedures.errors import SchemaConflict
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing

@@ -11,7 +11,8 @@ from typing import Any
 
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.wal.files import RealFiles
-from procedures.bundle import Bundle, load_bundle
+from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import load_bundle
 from replay.fork.bind_calls import CallBinding
 from replay.fork.rerun import ForkPlace, OtherCode
 from replay.fork.run import run_calls

@@ -31,7 +31,7 @@ from cmdlog.wal.format.record import DIGEST, RECORD, Record, RecordKind, decode_
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from cmdlog.wal.skips import VOID, Skips, SkipSet
-from procedures.procedure_versions import procedures_of
+from procedures.code.procedure_versions import procedures_of
 from replay.log.log_fold import Place, StreamFold
 from replay.log.source import LogSource
 from replay.log.split_calls import PartitionSpan, find_parted

@@ -29,7 +29,7 @@ from cmdlog.wal.format.call_places import CallPlaces
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.term_table import CallVerdict, TermTable
-from procedures.bundle import bundle_of
+from procedures.code.bundle import bundle_of
 from replay.errors import Incomplete
 from replay.log.log_fold import MultiCall
 from replay.log.source import LogSource, fold_end

@@ -21,7 +21,7 @@ from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from cmdlog.wal.skips import Skips, SkipSet
 from cmdlog.wal.term_table import TermTable
-from procedures.bundle import bundle_of
+from procedures.code.bundle import bundle_of
 from replay.engine import CatalogMissing
 from replay.errors import Incomplete, NoLogs, ReplayError, first_of
 from replay.log.collect_evidence import gather

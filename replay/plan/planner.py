@@ -21,7 +21,7 @@ from typing import Final, Literal
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.opening.survey import SegmentFile
-from procedures.bundle import bundle_of
+from procedures.code.bundle import bundle_of
 from procedures.storage.state import Position
 from replay.engine import CatalogMissing
 from replay.errors import Incomplete, ReplayError, UntilUnreachable

@@ -20,7 +20,7 @@ from typing import Any, Final, TypedDict
 from cmdlog.signal_handlers import sigterm_raises
 from cmdlog.wal.files import Files
 from cmdlog.wal.process_limits import worker_count
-from procedures import hash_seed as hashseed
+from procedures.execution import hash_seed as hashseed
 from replay.engine import Catalogs, LiveCode
 from replay.errors import Divergence, Interrupted
 from replay.log.scan import KEEP_BYTES

@@ -29,7 +29,7 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
-from procedures.procedure_versions import stated_after
+from procedures.code.procedure_versions import stated_after
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerFailed
 from replay.log.known_failures import carried_fault, continue_faults, known_faults

@@ -21,7 +21,7 @@ import orjson
 
 from cmdlog.child_process import PIPE, ChildProcess, describe_end, encode_order, hint_at_end
 from cmdlog.work_progress import Followed
-from procedures.hash_seed import PINNED
+from procedures.execution.hash_seed import PINNED
 from replay.errors import Divergence, DivergencePlace, Poison, RemoteError, WorkerFailed
 from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.partition_replay import IDLE, IN_BATCH, FatalCalls

@@ -32,11 +32,11 @@ from cmdlog.wal.directory.sizing import RingSize, reserve_for
 from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupState, GroupStates, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
+from procedures.code.procedure_versions import partitions_of
 from procedures.declaration.hash_slots import slot_ranges
 from procedures.declaration.row_placement import check_kinds
 from procedures.errors import StateRefused
 from procedures.idempotency.known_outcome import KeyPolicy
-from procedures.procedure_versions import partitions_of
 from procedures.storage.state import PartitionState, Position, rows_of
 from replay.errors import ReshapeRefused
 from replay.machine_errors import named_fault

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from procedures import hash_seed
+from procedures.execution import hash_seed
 from replay.errors import ReplayError
 from replay.spark.base.executor_zip import ship
 from replay.spark.base.java import find_java

@@ -15,7 +15,7 @@ from cmdlog.client import Client
 from cmdlog.errors import RequestRefused
 from cmdlog.testing.server import Server
 from cmdlog.wal.directory.local_token import LOCAL_TOKEN_NAME
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from tests.commands import Command
 from tests.node.deployed import OTHER, SOURCE, forget_app
 

@@ -33,7 +33,7 @@ from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
 from cmdlog.node.settings import Settings
 from cmdlog.raft.wire.secure_frames import Secret
 from procedures import Database
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from tests.node.apps.faulty import db
 from tests.node.rig import SMALL, Pending, send
 from tests.waiting import wait_for

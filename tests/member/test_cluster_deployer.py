@@ -15,7 +15,7 @@ from cmdlog.member.leading.cluster_deployer import ClusterDeployer
 from cmdlog.node.deploying.deploy_errors import DeployNeedsMigration, SwitchUnfinished
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from procedures.storage.state import open_reader, read_schema
 from replay.state.trust import state_path
 from tests.member.members import Members, ask_retried, leads, members, number_of

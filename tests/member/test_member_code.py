@@ -23,11 +23,11 @@ from cmdlog.wal.errors import RecordsTooLarge
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
-from procedures.bundle import capture_bundle, environment
-from procedures.code_versions import CodeVersions
+from procedures.code.bundle import capture_bundle, environment
+from procedures.code.code_versions import CodeVersions
+from procedures.code.procedure_versions import catalog_value
 from procedures.declaration.schema_plan import SchemaPlan
 from procedures.errors import SchemaConflict
-from procedures.procedure_versions import catalog_value
 from tests.member.members import Members, ask_retried, member_of, members, number_of
 from tests.node.apps.faulty import db
 from tests.node.apps.newer import db as newer_db

@@ -28,7 +28,7 @@ from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle, environment
+from procedures.code.bundle import Bundle, capture_bundle, environment
 from procedures.samples.bank import db as bank
 from replay.errors import NotSoleVoter
 from tests.member.members import SECRET, SETTINGS, a_cluster

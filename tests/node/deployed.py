@@ -12,7 +12,7 @@ from typing import Any
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle
+from procedures.code.bundle import Bundle, capture_bundle
 from tests.node.rig import send
 
 SOURCE = '''

@@ -9,7 +9,7 @@ import pytest
 
 from cmdlog.node.deploying.bundle_check import check_bundle, find_problem, write_modules
 from cmdlog.node.deploying.deploy_errors import BundleRefused
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.samples import bank
 from tests.node.deployed import make_version
 

@@ -17,7 +17,7 @@ from cmdlog.node.sites.site_child import NotStarted, SiteChild
 from cmdlog.wal.directory.instance import LOCK_NAME
 from cmdlog.wal.errors import NotEmpty
 from procedures import Database
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from tests.member.members import Members
 from tests.node.deployed import make_version
 from tests.node.rig import SMALL, ask, open_node

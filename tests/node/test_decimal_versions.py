@@ -13,7 +13,7 @@ import pytest
 
 from cmdlog.node.node import Node
 from procedures import Database
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from tests.node.deployed import RENAMED, make_version
 from tests.node.rig import ask, open_node
 

@@ -8,8 +8,8 @@ from typing import Any
 from cmdlog.node.deploying.deployed_code import REPLACED, REPLACED_MAX, choose_program, gives_way, replaced_by_deploy
 from cmdlog.wal.group_state import GroupState, LoggedCatalog
 from cmdlog.wal.ids import CLUSTER_GROUP
-from procedures.code_versions import CodeVersions
-from procedures.procedure_versions import catalog_value
+from procedures.code.code_versions import CodeVersions
+from procedures.code.procedure_versions import catalog_value
 from tests.node.deployed import make_version
 
 

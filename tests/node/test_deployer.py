@@ -30,7 +30,7 @@ from cmdlog.node.deploying.deploy_errors import (
 )
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CodeChanged, MigratingRefusal
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from procedures.storage.state import open_reader
 from replay.state.trust import state_path
 from tests.node.deployed import MIGRATION, RENAMED, Callers, make_version

@@ -17,7 +17,7 @@ from cmdlog.node import node
 from cmdlog.node.deploying import code_trial, load_check
 from cmdlog.node.deploying.load_check import NotReplayable
 from procedures import Database
-from procedures.bundle import Bundle, _content, _hash, capture_bundle
+from procedures.code.bundle import Bundle, capture_bundle, content_of, hash_of
 from tests.node.deployed import make_version
 
 IN_A_BUNDLE = 'if "__file__" not in globals(): '
@@ -37,8 +37,8 @@ def refuse_to_start(*_: Any, **__: Any) -> None:
 def other_hash(db: Database, target: str | None) -> Bundle:
     """The same modules under another name."""
     bundle = capture_bundle(db, target)
-    content = {**_content(bundle), "main": "another"}
-    return Bundle(**content, hash=_hash(content))
+    content = {**content_of(bundle), "main": "another"}
+    return Bundle(**content, hash=hash_of(content))
 
 
 def hit(directory: Path, db: Database) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cmdlog.node.sites.trial_load import load_alone
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.errors import BundleError
 from tests.node.deployed import make_version
 

@@ -10,8 +10,8 @@ import pytest
 
 import cmdlog
 from cmdlog.node.deploying.unopened import Unopened
-from procedures.loading import ProgramBegins, loading
 from procedures.samples import bank
+from procedures.source.loading import ProgramBegins, loading
 
 
 def test_every_use_begins_the_program(tmp_path: Path) -> None:

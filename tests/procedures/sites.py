@@ -12,8 +12,8 @@ from sqlalchemy import Column, Integer, String, bindparam, insert, select, updat
 
 from procedures import Database, Transaction
 from procedures.execution.executor import Applied, Executor, Invocations, KeyPolicy
+from procedures.idempotency.request_history import VersionFacts
 from procedures.migration.stated_change import StatedChange
-from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState
 
 START_MS = 1_700_000_000_000

@@ -17,7 +17,8 @@ import orjson
 import pytest
 
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle, environment, load_bundle
+from procedures.code.bundle import Bundle, capture_bundle, environment
+from procedures.code.loaded_modules import load_bundle
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged
 from procedures.migration.stated_change import StatedChange
 from procedures.samples import bank
@@ -169,11 +170,11 @@ def test_other_sql_is_refused_at_load(shop: Path) -> None:
     bundle = captured(shop)
     content = orjson.loads(bundle.to_bytes())
     content["sql"]["shop.app.ADD"] += " "
-    from procedures.bundle import _hash
+    from procedures.code.bundle import hash_of
 
     content.pop("hash")
     with pytest.raises(BundleSqlChanged, match=r"shop\.app\.ADD"):
-        load_bundle(Bundle(**content, hash=_hash(content)))
+        load_bundle(Bundle(**content, hash=hash_of(content)))
 
 
 def test_target_that_does_not_fit_is_refused() -> None:
@@ -211,7 +212,7 @@ ONE_FILE = """
 import sys
 from sqlalchemy import Column, Integer, bindparam, insert
 from procedures import Database
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 
 db = Database("single")
 rows = db.table("rows", Column("number", Integer, primary_key=True), partition_by="number")

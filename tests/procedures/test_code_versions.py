@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from procedures.code_versions import CodeVersions
+from procedures.code.code_versions import CodeVersions
 
 
 def value(version: int) -> dict[str, object]:

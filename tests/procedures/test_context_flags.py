@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from contextvars import ContextVar
 
-from procedures.context_flags import raised
+from procedures.wire.context_flags import raised
 
 
 def test_a_flag_is_as_it_was_afterwards() -> None:

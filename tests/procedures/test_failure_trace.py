@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from procedures import Database, Transaction
-from procedures.bundle import capture_bundle, load_bundle
+from procedures.code.bundle import capture_bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.execution.executor import Executor
 from procedures.execution.failure_trace import (
     TEXT_CHARACTERS_MAX,

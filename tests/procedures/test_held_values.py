@@ -9,9 +9,8 @@ from uuid import UUID
 import pytest
 from sqlalchemy import JSON, Boolean, Date, DateTime, Enum, Integer, LargeBinary, SmallInteger, String, Text, Time, Uuid, types
 
-from procedures.declaration.columns.held_values import row_check, value_check
+from procedures.declaration.columns.held_values import row_check, value_check, values_shown
 from procedures.declaration.dialect import bind_processor_of
-from procedures.shown_values import values_shown
 
 
 class Halved(types.TypeDecorator[int]):

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from procedures.bundle import Bundle
-from procedures.loaded_modules import LoadedModules
+from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import LoadedModules
 
 MODULES = {
     "pack": "import pack.part as part\nVALUE = 1\n",

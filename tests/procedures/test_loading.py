@@ -9,9 +9,10 @@ from types import ModuleType
 import pytest
 
 import cmdlog
-from procedures.bundle import Bundle, capture_bundle, load_bundle
+from procedures.code.bundle import Bundle, capture_bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.errors import BundleError
-from procedures.loading import is_loading
+from procedures.source.loading import is_loading
 
 HEAD = """
 import sys

@@ -68,7 +68,7 @@ import multiprocessing
 import sys
 
 from procedures import Database
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.execution.outcome_bodies import outcome_of
 
 db = Database("spawned")

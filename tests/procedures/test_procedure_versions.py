@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import JSON, Boolean, Column, Date, DateTime, Integer, Interval, String, Time, Uuid
 
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle
+from procedures.code.bundle import Bundle, capture_bundle
+from procedures.code.procedure_versions import catalog_value, check_rows, source_hash
 from procedures.errors import SchemaConflict
-from procedures.procedure_versions import catalog_value, check_rows, source_hash
 from procedures.samples import bank
 from tests.node.apps import voter
 

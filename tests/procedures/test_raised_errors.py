@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import Column, Integer
 
 import cmdlog
-from procedures.bundle import capture_bundle, load_bundle
+from procedures.code.bundle import capture_bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.declaration.database import Database
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Applied, Status

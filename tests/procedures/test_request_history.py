@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from procedures import Database, Transaction
-from procedures.bundle import Bundle
-from procedures.procedure_versions import catalog_value, facts_of
-from procedures.request_history import (
+from procedures.code.bundle import Bundle
+from procedures.code.procedure_versions import catalog_value, facts_of
+from procedures.idempotency.request_history import (
     FORMER_MAX,
     JUDGED,
     renamed_hashes,

@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 import cmdlog
+from procedures.code.running_code import check_running_code
 from procedures.errors import BundleError
-from procedures.running_code import check_running_code
 
 NAME: Final = "shop_that_changes"
 SHOP: Final = """

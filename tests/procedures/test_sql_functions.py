@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from procedures.sql_functions import FUNCTIONS
+from procedures.guard.sql_functions import FUNCTIONS
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import pytest
 
 from bench import _tpcc as tpcc
 from bench._tpcc import checks, draws
-from procedures.bundle import capture_bundle, load_bundle
 from procedures.checks.check import check
+from procedures.code.bundle import capture_bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.execution.executor import Status
 from tests.procedures.sites import Site
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from procedures import Database
-from procedures.bundle import load_bundle
+from procedures.code.loaded_modules import load_bundle
 from tests.replay import rig as rigs
 from tests.replay.ledgers import importable
 from tests.replay.rig import APP, TRIPLE, make_bundle

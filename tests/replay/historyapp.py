@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from procedures.bundle import Bundle, load_bundle
+from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import load_bundle
 from tests.replay.rig import APP, PROCEDURES
 
 NOTES = """

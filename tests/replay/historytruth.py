@@ -16,7 +16,7 @@ from cmdlog.wal.format.batch import places_of
 from cmdlog.wal.format.record import RecordKind, decode_record
 from cmdlog.wal.term_table import CallVerdict, TermTable, judge_call
 from procedures import Database
-from procedures.bundle import load_bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.idempotency.known_outcome import KeyPolicy, Status
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
@@ -30,7 +30,7 @@ from tests.replay.historynode import Did, Entry
 def catalog_value(version: int, factor: int) -> dict[str, Any]:
     """The catalog record's value for the application whose deposits count `factor` times."""
     bundle = history_bundle(factor)
-    return {"version": version, "hash": bundle.hash, "bundle": bundle.to_bytes().decode()}
+    return {"version": version, "hash": bundle.hash, "procedures": list(bundle.procedures), "bundle": bundle.to_bytes().decode()}
 
 
 @functools.cache

@@ -22,7 +22,8 @@ from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
 from cmdlog.wal.log import Log
-from procedures.bundle import Bundle, load_bundle
+from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.idempotency.known_outcome import KeyPolicy, key_fingerprint
 from procedures.idempotency.session_calls import sent_name
 from procedures.storage.state import PartitionState
@@ -209,7 +210,12 @@ class Rig:
         """The application's code changes."""
         self.version, self.factor = self.version + 1, factor
         bundle = make_bundle(factor)
-        value = {"version": self.version, "hash": bundle.hash, "bundle": bundle.to_bytes().decode()}
+        value = {
+            "version": self.version,
+            "hash": bundle.hash,
+            "procedures": list(bundle.procedures),
+            "bundle": bundle.to_bytes().decode(),
+        }
         self.bundles[str(self.version)] = value
         self.cluster_index += 1
         self.log(encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))

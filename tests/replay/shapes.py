@@ -18,7 +18,7 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.group_state import GroupStates, LoggedCatalog, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database, Transaction
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.declaration.hash_slots import partition_by_slot, slot_of, slot_ranges
 from procedures.idempotency.key_table import KeyTable, stored_keys
 from procedures.idempotency.known_calls import KnownCalls

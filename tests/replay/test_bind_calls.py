@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from procedures.bundle import load_bundle
-from procedures.procedure_versions import catalog_value
-from procedures.request_history import JUDGED
+from procedures.code.loaded_modules import load_bundle
+from procedures.code.procedure_versions import catalog_value
+from procedures.idempotency.request_history import JUDGED
 from replay.fork.bind_calls import CallBinding
 from tests.replay.rig import make_bundle
 

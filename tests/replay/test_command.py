@@ -10,7 +10,7 @@ from cmdlog.cli.directory.recover_output import NO_DIGEST
 from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from tests.commands import Command
 from tests.replay import rig as rigs
 from tests.replay.rig import CLOCK, DEPOSIT, Rig, balances_of

@@ -9,7 +9,7 @@ import pytest
 from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.log import Log
-from procedures.bundle import load_bundle
+from procedures.code.loaded_modules import load_bundle
 from replay.errors import Divergence, DivergencePlace
 from replay.loop import entry_queue
 from replay.plan.planner import PAST, RECOVER, make_plan

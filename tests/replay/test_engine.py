@@ -18,7 +18,7 @@ from cmdlog.wal.format.batch import NO_KEY, decode_batch, encode_batch
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_record, encode_json
 from cmdlog.wal.skips import VOID
 from procedures import Database, Transaction
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from procedures.errors import MigrationDiverged
 from procedures.execution.executor import Applied, Status
 from procedures.execution.outcome_bodies import SKIPPED

@@ -50,9 +50,7 @@ def judged(directory: str, partition: int, call: bytes, policy: KeyPolicy = POLI
     state = PartitionState.open(state_path(directory, partition), partition=partition)
     table = KnownCalls(state, policy)
     table.begin_batch({call[:16]: 0}, txn_ms=NOW_MS, kind="single")
-    found = (
-        None if table.runs_plainly([call], kind="single") else table.judge(call, sent_hash(SEED, []), Fresh(), kind="single")
-    )
+    found = None if table.runs_plainly([call], kind="single") else table.judge(call, sent_hash(SEED, []), Fresh(), kind="single")
     state.close()
     return None if found is None else (found.status, b"" if found.status else found.body)
 

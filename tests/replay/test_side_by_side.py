@@ -14,7 +14,7 @@ from pyarrow import parquet
 import cmdlog
 from cmdlog.wal.files import RealFiles
 from procedures import Database
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from replay.fork.fork import START
 from replay.spark.base.version_check import versions as versions_here
 from replay.spark.jobs.backfill import _orders

@@ -19,7 +19,7 @@ from cmdlog.wal.fault_log import FaultLog, make_record
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
-from procedures.bundle import load_bundle
+from procedures.code.loaded_modules import load_bundle
 from replay.errors import NotSoleVoter
 from replay.log.collect_evidence import gather
 from replay.log.evidence import NodeEvidence

@@ -11,7 +11,7 @@ import orjson
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
-from procedures.bundle import load_bundle
+from procedures.code.loaded_modules import load_bundle
 from replay.spark.base.options import parse_options
 from replay.spark.reading.arrow_rows import read_task
 from replay.spark.reading.read_plan import ReadPlan, plan_read

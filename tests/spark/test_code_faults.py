@@ -12,7 +12,7 @@ import pytest
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
-from procedures.bundle import load_bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.errors import BundleForged
 from replay.errors import Interrupted
 from replay.spark.base.options import parse_options

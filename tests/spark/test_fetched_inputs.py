@@ -13,7 +13,7 @@ import orjson
 import pytest
 from pyarrow import fs, parquet
 
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from replay.fork.fork import START
 from replay.spark.base import fetching, filesystems
 from replay.spark.base.options import BadOption

@@ -11,7 +11,8 @@ import orjson
 import pytest
 from pyarrow import parquet
 
-from procedures.bundle import Bundle, load_bundle
+from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import load_bundle
 from replay.errors import Incomplete, UntilBeyond
 from replay.fork.fork import START
 from replay.log.spans import BEGINNING

@@ -11,7 +11,7 @@ import pytest
 
 from cmdlog.cli import REPLAYING, main
 from cmdlog.testing import Server, StartServer
-from procedures.hash_seed import is_pinned
+from procedures.execution.hash_seed import is_pinned
 from replay.errors import Divergence
 from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import UNPINNED, Target, execute
@@ -58,7 +58,7 @@ def test_commands_that_replay_start_again_under_the_pinned_seed(command: str, mo
     def pin() -> None:
         raise Pinned
 
-    monkeypatch.setattr("procedures.hash_seed.pin", pin)
+    monkeypatch.setattr("procedures.execution.hash_seed.pin", pin)
     monkeypatch.setattr(sys, "argv", ["cmdlog", command])
     with pytest.raises(Pinned):
         main()

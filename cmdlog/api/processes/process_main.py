@@ -41,7 +41,8 @@ from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.settings import Settings
 from cmdlog.operator_error import full_text
-from procedures.bundle import Bundle, load_bundle
+from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.errors import ProceduresError
 
 TELL_S: Final = 0.25  # between two reports of what was counted

@@ -17,7 +17,7 @@ from cmdlog.api.routes.cluster_routes import run_for_operator
 from cmdlog.api.routes.response_models import AnyObject, ClosedObject, absent
 from cmdlog.api.routes.service import json_answer
 from cmdlog.api.routes.strict_route import ServiceOf, route
-from procedures.bundle import BUNDLE_BYTES_MAX, Bundle
+from procedures.code.bundle import BUNDLE_BYTES_MAX, Bundle
 from procedures.errors import BundleError, BundleForged
 
 BODY_BYTES_MAX: Final = 2 * BUNDLE_BYTES_MAX  # the bundle, and what quoting its sources adds

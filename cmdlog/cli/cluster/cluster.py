@@ -127,7 +127,7 @@ def _new_cluster(app: str, members: tuple[Any, ...], partitions: int) -> Any:
     from cmdlog.member.member_start import make_genesis
     from cmdlog.node.deploying.load_check import check_loads
     from cmdlog.node.settings import Settings
-    from procedures.bundle import capture_bundle
+    from procedures.code.bundle import capture_bundle
 
     db = load_application(app)
     bundle, settings = capture_bundle(db, app), Settings(partitions=partitions)

@@ -93,7 +93,7 @@ def _migrate_directory(app: str, data: Path, *, plan: bool) -> None:
 def _plan(directory: str, db: Database, app: str) -> OfflinePlan:
     from cmdlog.node.migrating.offline_plan import plan_offline
     from cmdlog.wal.files import RealFiles
-    from procedures.bundle import capture_bundle
+    from procedures.code.bundle import capture_bundle
 
     bundle = capture_bundle(db, app)
     with ProgressDisplay("replay") as tell:

@@ -392,7 +392,7 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
 
 def _live(db: Database) -> Callable[[Mapping[str, Any]], Database | None]:
     """Gives the application for the catalog record that holds the same code."""
-    from procedures.bundle import capture_bundle
+    from procedures.code.bundle import capture_bundle
 
     own = capture_bundle(db, None).hash
     return lambda catalog: db if catalog["hash"] == own else None

@@ -86,7 +86,7 @@ def _order_of(app: str | None, *, rollback: bool, to: int | None) -> dict[str, A
         return {"rollback": True, **({} if to is None else {"to": to})}
     if app is None:
         raise CommandFailed("no application is named", hint="name one, such as shop:db, or use --rollback", exit_code=2)
-    from procedures.bundle import capture_bundle
+    from procedures.code.bundle import capture_bundle
 
     return {"bundle": capture_bundle(load_application(app), app)}
 

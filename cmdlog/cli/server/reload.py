@@ -23,7 +23,7 @@ from typing import Any, Final
 from cmdlog.child_process import DEVNULL, PIPE, ChildProcess, last_answer
 from cmdlog.cli.output import out
 from cmdlog.signal_handlers import handled, stop_signals
-from procedures.hash_seed import PINNED
+from procedures.execution.hash_seed import PINNED
 
 WATCH_MS: Final = 100  # between two looks of the watch at whether it shall end
 Files = Mapping[str, tuple[int, int]]  # path -> time of the last change in nanoseconds, bytes

@@ -19,7 +19,7 @@ from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.load_app import load_application
 from cmdlog.whole_line_stdout import answer
 from procedures import ProceduresError
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.source.own_modules import FRAMEWORK, SAMPLES
 
 

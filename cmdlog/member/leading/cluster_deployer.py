@@ -30,8 +30,8 @@ from cmdlog.node.outcome import CallOutcome, Done, MigratingRefusal, Reply
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import TxnId, txn_tick
 from procedures import Database
+from procedures.code.procedure_versions import facts_of
 from procedures.errors import ProceduresError
-from procedures.procedure_versions import facts_of
 
 log = structlog.get_logger("cmdlog.cluster")
 

@@ -21,7 +21,7 @@ import structlog
 
 from cmdlog.child_process import PIPE, ChildEnd, ChildProcess, describe_end, last_answer
 from cmdlog.node.background.running_work import RunningWork
-from procedures.hash_seed import PINNED
+from procedures.execution.hash_seed import PINNED
 from replay.drill.report import FOLDER, NOT_RUN, last_proven, last_report
 
 FIRST_AFTER_S: Final = 300.0  # a node that never had a drill has its first one soon, whatever the interval

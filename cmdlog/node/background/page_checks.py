@@ -15,7 +15,7 @@ import structlog
 from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.wal.files import Files, RealFiles
-from procedures.hash_seed import PINNED
+from procedures.execution.hash_seed import PINNED
 from replay.errors import StateDamaged
 from replay.plan.node_plan import Plan
 from replay.state.trust import Trust, state_path

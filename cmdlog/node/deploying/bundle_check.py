@@ -20,11 +20,12 @@ import orjson
 from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.node.deploying.deploy_errors import BundleRefused
 from cmdlog.whole_line_stdout import answer, find_answer
-from procedures.bundle import Bundle, load_bundle
 from procedures.checks.check import check
+from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.errors import ProceduresError
+from procedures.execution.hash_seed import PINNED
 from procedures.execution.outcome_bodies import MAIN
-from procedures.hash_seed import PINNED
 from procedures.source.own_modules import FRAMEWORK
 
 CHECK_S_MAX: Final = 300.0  # imports, and two digest runs on a machine that serves calls meanwhile

@@ -18,10 +18,11 @@ from cmdlog.node.deploying.deploy_errors import MigrationRefused
 from cmdlog.node.migrating.offline_plan import rehearse_on_copies, why_former_fails
 from cmdlog.node.migrating.table_changes import NewTables
 from cmdlog.whole_line_stdout import answer, find_answer
-from procedures.bundle import Bundle, load_bundle
+from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.errors import ProceduresError
-from procedures.hash_seed import PINNED
-from procedures.request_history import VersionFacts
+from procedures.execution.hash_seed import PINNED
+from procedures.idempotency.request_history import VersionFacts
 
 Trial = dict[str, Any]  # "partitions": number -> "steps" [migration, SQL, rows, seconds] and "seconds"; "former_cannot_run"
 

@@ -17,7 +17,7 @@ from cmdlog.node.deploying.load_check import NotReplayable, check_loads, own_fol
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.site_child import NotStarted, SiteChild
 from cmdlog.node.sites.supervisor import await_first, spread
-from procedures.bundle import Bundle, bundle_of
+from procedures.code.bundle import Bundle, bundle_of
 from procedures.errors import BundleError
 
 NO_FOLDER: Final = "/"  # where a module's relative paths lead nowhere, on a machine that gives no temporary folder

@@ -16,8 +16,9 @@ import structlog
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
-from procedures.bundle import Bundle, bundle_of, load_bundle
-from procedures.code_versions import CodeVersions
+from procedures.code.bundle import Bundle, bundle_of
+from procedures.code.code_versions import CodeVersions
+from procedures.code.loaded_modules import load_bundle
 
 REPLACED: Final = "replaced"  # member of a CATALOG record's value: hashes of the programs that a deploy replaced, oldest first
 REPLACED_MAX: Final = 128  # older ones are forgotten; 64 characters each

@@ -59,13 +59,14 @@ from cmdlog.wal.ids import CLUSTER_GROUP, TxnId, txn_tick
 from cmdlog.wal.log import Log
 from cmdlog.work_progress import Followed
 from procedures import Database
-from procedures.bundle import Bundle, bundle_of, load_bundle
-from procedures.code_versions import CodeVersions
+from procedures.code.bundle import Bundle, bundle_of
+from procedures.code.code_versions import CodeVersions
+from procedures.code.loaded_modules import load_bundle
+from procedures.code.procedure_versions import catalog_value, check_rows, narrowed_column, partitions_of
 from procedures.declaration.schema_plan import SchemaPlan
 from procedures.errors import BundleError, DefinitionError, SchemaConflict
 from procedures.execution.call_settings import standard_settings
 from procedures.migration.stated_change import StatedChange
-from procedures.procedure_versions import catalog_value, check_rows, narrowed_column, partitions_of
 
 LOG_S_MAX: Final = 30.0  # for the log to take what a deploy states, and for the sites to apply it
 DRAIN_S_MAX: Final = 30.0  # for calls that were placed before tables change

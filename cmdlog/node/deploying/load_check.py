@@ -24,9 +24,9 @@ from cmdlog.node.boot import Boot, live_code
 from cmdlog.node.sites.trial_load import load_alone
 from cmdlog.whole_line_stdout import answer, find_answer
 from procedures import Database
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from procedures.errors import BundleError, ProceduresError
-from procedures.hash_seed import PINNED
+from procedures.execution.hash_seed import PINNED
 from procedures.source.distributions import holds_distributions
 from procedures.source.own_modules import folders_of
 

@@ -1,6 +1,6 @@
 """What `cmdlog.open` gives to a module that is loaded from a log: nothing is open, and no call is made.
 
-One rule: the module may keep it and hand it on, and close it; where it uses it, the module ends (`procedures.loading`).
+One rule: the module may keep it and hand it on, and close it; where it uses it, the module ends (`procedures.source.loading`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, NoReturn
 
-from procedures.loading import ProgramBegins
+from procedures.source.loading import ProgramBegins
 
 
 class Unopened:

@@ -35,11 +35,11 @@ from cmdlog.procedure_calls import Call, P, QueryParameters, R, named_call, read
 from cmdlog.results import Result
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
+from procedures.code.loaded_modules import is_bundled
+from procedures.code.running_code import check_running_code
 from procedures.execution.failure_trace import FailureTrace
 from procedures.idempotency.known_outcome import KEY_CHARS_MAX, Status, key_fingerprint
-from procedures.loaded_modules import is_bundled
-from procedures.loading import is_loading
-from procedures.running_code import check_running_code
+from procedures.source.loading import is_loading
 from procedures.wire.frozen import thawed
 from replay.machine_errors import naming_faults
 

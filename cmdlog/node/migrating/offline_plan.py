@@ -20,12 +20,13 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP, txn_tick
 from cmdlog.wal.log import Log
 from procedures import Database
-from procedures.bundle import Bundle, bundle_of, load_bundle
+from procedures.code.bundle import Bundle, bundle_of
+from procedures.code.loaded_modules import load_bundle
+from procedures.code.procedure_versions import catalog_value, facts_of
+from procedures.declaration.columns.held_values import values_shown
 from procedures.declaration.schema_plan import check_older_program
 from procedures.errors import ProceduresError, SchemaConflict
 from procedures.migration.rehearsal import Rehearsal
-from procedures.procedure_versions import catalog_value, facts_of
-from procedures.shown_values import values_shown
 from procedures.storage.state import PartitionState, open_reader
 from replay.plan.in_place_plan import distrust_damaged, plan_in_place
 from replay.plan.sole_voter import check_served_alone

@@ -28,7 +28,7 @@ from cmdlog.node.sites.site_faults import LASTING, SiteFault, pause_s
 from cmdlog.node.sites.site_progress import VISIBLE_S, SiteStall
 from cmdlog.node.sites.supervisor import SiteOwner
 from cmdlog.wal.format.record import decode_record
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Applied
 from snapshot.lineage import Wish

@@ -25,7 +25,7 @@ from cmdlog.node.sites.frames import FrameKind, encode_frame
 from cmdlog.node.sites.site_faults import FULL, SiteFault
 from cmdlog.node.sites.site_progress import VISIBLE_S, SiteStall, StallKind, is_stopped
 from cmdlog.operator_error import OperatorError
-from procedures.hash_seed import PINNED
+from procedures.execution.hash_seed import PINNED
 
 REPORTED_TIMEOUT_S: Final = 60.0  # of a site that has reported why it does not start
 START_LOOK_S: Final = 0.05  # at whether the caller has given up

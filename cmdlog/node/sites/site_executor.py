@@ -21,7 +21,7 @@ from cmdlog.node.sites.site_faults import FULL
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.skips import Skips, skip_call
 from cmdlog.work_progress import count_progress
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from procedures.errors import EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied
 from procedures.execution.failure_trace import FailureTrace, FailureTracer

@@ -33,7 +33,7 @@ from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record
 from cmdlog.wal.skips import skips_by_partition
 from cmdlog.wal.system.line_queue import end_output, queue_output
 from procedures import Database
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from procedures.errors import BundleError, EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied
 from procedures.execution.process_guard import end_children

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Collection, Iterator
 
 from procedures import Database
-from procedures.bundle import Bundle, load_bundle
+from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.execution.call_settings import standard_settings
 
 

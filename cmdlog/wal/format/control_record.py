@@ -67,7 +67,7 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class CatalogVersion:
-    """CATALOG: a version of the code. What the code is, `procedures.bundle` reads from `value`."""
+    """CATALOG: a version of the code. What the code is, `procedures.code.bundle` reads from `value`."""
 
     version: int
     value: dict[str, Any]

@@ -1,11 +1,16 @@
 """Whether a value that lies in a column is one of its type: read as statements read it, and written again as they write it.
 
 One rule: there is no second list of what types take. The conversions decide, and the limits that a type states beside them.
+
+Texts of errors show no values of rows: they leave the node, and values must not. The exception is a rehearsal of migrations at
+the command line (`values_shown`): its reader has the files, and needs key and value of the first row that a change refuses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any, Final
 
 from sqlalchemy import types
@@ -13,9 +18,11 @@ from sqlalchemy import types
 from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.dialect import bind_processor_of, result_processor_of
 from procedures.raised_errors import class_name, text_of
-from procedures.shown_values import value_in_text
+from procedures.wire.context_flags import raised
 
-_SHOWN: Final = 60  # characters of a value
+_CHARACTERS_MAX: Final = 60  # characters of a value
+
+_VALUES_SHOWN: ContextVar[bool] = ContextVar("values_shown", default=False)
 
 Check = Callable[[Any], str]  # of a stored value: why it is none of the type; "" where it is one
 
@@ -71,4 +78,14 @@ def _all_of(*checks: Check | None) -> Check | None:
 def shown_value(value: Any) -> str:
     """As an error shows it to people."""
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(value)})"
+    return text if len(text) <= _CHARACTERS_MAX else f"{text[:_CHARACTERS_MAX]}… ({len(value)})"
+
+
+def values_shown() -> AbstractContextManager[None]:
+    """What a migration refuses inside is shown with its values."""
+    return raised(_VALUES_SHOWN)
+
+
+def value_in_text(value: Any, show: Callable[[Any], str], instead: str) -> str:
+    """The words instead of it; the value as `show` writes it where values are shown."""
+    return show(value) if _VALUES_SHOWN.get() else instead

@@ -13,7 +13,7 @@ from typing import Final
 
 import apsw
 
-from procedures.hash_seed import is_pinned
+from procedures.execution.hash_seed import is_pinned
 from replay.errors import ReplayError
 from replay.spark.base.executor_zip import code_version
 

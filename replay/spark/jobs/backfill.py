@@ -22,7 +22,7 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.skips import VOID
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle
+from procedures.code.bundle import Bundle, capture_bundle
 from replay.diff.diff import KINDS
 from replay.errors import BadUntil, Incomplete, UntilUnreachable
 from replay.fork.fork import START

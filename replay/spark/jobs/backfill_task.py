@@ -1,6 +1,6 @@
 """What an executor does for a what-if: one partition's history next to a fork of it, the fork's tables, and what differs.
 
-One rule: the code of the fork comes as a bundle and is loaded under a name of its own (`procedures.bundle`), so a Python worker
+One rule: the code of the fork comes as a bundle and is loaded under a name of its own (`procedures.code`), so a Python worker
 that has run another version before never runs that one.
 """
 
@@ -21,7 +21,8 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
 from procedures import Database
-from procedures.bundle import Bundle, load_bundle
+from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.errors import BundleForged
 from procedures.storage.state import PartitionState
 from replay.diff.diff import KINDS, DiffReport, RowChange, TableDiff, diff

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cmdlog.wal.files import Files
-from procedures import hash_seed
+from procedures.execution import hash_seed
 from replay.errors import ReplayError
 from replay.plan.node_plan import Plan, Planned
 from replay.recover.execute import RecoveryProgress, Target, execute

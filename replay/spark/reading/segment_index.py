@@ -107,7 +107,7 @@ class IndexedEntries(StreamFold):
 
     def _note_names(self, catalog: CatalogVersion) -> None:
         found = []
-        for procedure in catalog.value["procedures"]:
+        for procedure in catalog.value.get("procedures", ()):
             parameters = procedure.get("parameters")
             found.append((str(procedure["name"]), tuple(map(str, parameters)) if parameters is not None else None))
         self.names = {**self.names, catalog.version: tuple(found)}

@@ -57,7 +57,7 @@ from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_tick
 from cmdlog.wal.log import Log
 from cmdlog.wal.writing.segment_pool import RETRY_S
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.idempotency.session_calls import NAME_BYTES
 from replay.log.source import source_of
 from tests.cluster.lists_app import db

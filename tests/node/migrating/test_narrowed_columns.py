@@ -12,7 +12,7 @@ from cmdlog.node.migrating.offline_plan import plan_offline
 from cmdlog.node.node import Node
 from cmdlog.wal.files import RealFiles
 from procedures import Database
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from procedures.errors import MigrationFailed, SchemaConflict
 from tests.node.deployed import import_version
 from tests.node.rig import ask, open_node

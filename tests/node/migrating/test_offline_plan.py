@@ -10,7 +10,7 @@ from cmdlog.node.boot import OtherApplication
 from cmdlog.node.migrating.offline_plan import OfflinePlan, plan_offline
 from cmdlog.wal.files import RealFiles
 from procedures import Database
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.errors import MigrationFailed
 from replay.state.trust import state_path
 from tests.node.apps import faulty, migrating

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import CheckConstraint, Column, Computed, Float, Index, Integer, Numeric, column
 
 from procedures import Database
+from procedures.declaration.columns.held_values import values_shown
 from procedures.errors import MigrationFailed
-from procedures.shown_values import values_shown
 from tests.procedures.migration.people import ChangingSite, as_logged, program
 
 Items = Callable[[Any, Any], list[Any]]  # of the columns `paid` and `owed`

@@ -25,8 +25,8 @@ from sqlalchemy import (
 )
 
 from procedures import Database
+from procedures.declaration.columns.held_values import values_shown
 from procedures.errors import MigrationFailed
-from procedures.shown_values import values_shown
 from tests.procedures.migration.people import ChangingSite, as_logged, program
 
 Op = Callable[[Any], Any]

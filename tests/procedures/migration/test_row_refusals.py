@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import CheckConstraint, Column, Index, Integer, Numeric, Text, UniqueConstraint
 
 from procedures import Database
+from procedures.declaration.columns.held_values import values_shown
 from procedures.errors import MigrationFailed, SchemaConflict
-from procedures.shown_values import values_shown
 from tests.procedures.migration.people import ChangingSite, program
 
 ROWS = "INSERT INTO t VALUES (1, 'one', 150), (2, 'two', 250), (3, 'three', 0), (4, 'one', NULL)"

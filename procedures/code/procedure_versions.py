@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 
-from procedures.bundle import Bundle
+from procedures.code.bundle import Bundle
 from procedures.declaration.columns.column_types import is_narrower, stated_limit
 from procedures.declaration.database import Database
 from procedures.declaration.stored_forms import READ_BY_FORM, form_of, named
 from procedures.errors import SchemaConflict
-from procedures.request_history import JUDGED, VersionFacts, defaults_of, next_requests, requests_of
+from procedures.idempotency.request_history import JUDGED, VersionFacts, defaults_of, next_requests, requests_of
 
 FUNCTIONS_READ_MAX: Final = 1024  # whose hash is remembered: reading a source takes a millisecond
 

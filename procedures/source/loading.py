@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Final
 
-from procedures.context_flags import raised
+from procedures.wire.context_flags import raised
 
 _LOADING: Final[ContextVar[bool]] = ContextVar("code_is_loaded", default=False)
 

@@ -13,7 +13,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
-from procedures.bundle import capture_bundle
+from procedures.code.bundle import capture_bundle
 from procedures.declaration.database import Database
 from procedures.errors import BundleError
 

@@ -13,7 +13,7 @@ from sqlalchemy import Column, Integer, String, bindparam, insert, select
 from procedures import Database, Transaction
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Status
-from procedures.execution.machine_faults import fault_kind
+from procedures.statements.call_state import fault_kind
 from tests.procedures.sites import Call, Site
 
 MakeSite = Callable[..., Site]

@@ -1,4 +1,4 @@
-"""The modules of a code bundle, run beside whatever else of this process has their names.
+"""The modules of a code bundle, run beside whatever else of this process has their names, and the `Database` in them.
 
 One rule: a bundle's modules stand in `sys.modules` only while one of them imports.
 """
@@ -16,16 +16,67 @@ import traceback
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from procedures.errors import BundleError
+import sqlalchemy
+
+from procedures.code.bundle import DIALECT, Bundle, content_of, hash_of, statements_of
+from procedures.declaration.database import Database
+from procedures.errors import BundleError, BundleForged, BundleSqlChanged
+from procedures.execution.call_settings import standard_settings
 from procedures.execution.outcome_bodies import BUNDLED_MAIN, MAIN
-from procedures.loading import ProgramBegins
-
-if TYPE_CHECKING:
-    from procedures.bundle import Bundle
+from procedures.raised_errors import class_name, is_raised, repr_of
+from procedures.source.loading import ProgramBegins, loading
 
 _LOCK: Final = threading.RLock()  # of sys.modules while a bundle is in it
+
+
+def load_bundle(bundle: Bundle) -> Database:
+    """Runs the bundle's modules, with the settings of Python that its calls have, and returns its Database.
+
+    Raises: BundleForged, BundleError (no source, the code fails, or it declares other procedures than the bundle states),
+    BundleSqlChanged (its statements compile to other SQL here).
+    """
+    if hash_of(content_of(bundle)) != bundle.hash:
+        raise BundleForged(f"the bundle calls itself {bundle.hash[:12]}, its content has another hash; take it from a backup")
+    module_name, _, attribute = bundle.target.partition(":")
+    if not bundle.modules.get(module_name):
+        raise BundleError(
+            f"bundle {bundle.hash[:12]} of {bundle.target} holds no source (it was typed at a prompt or in a notebook); "
+            "only the very same program can run it"
+        )
+    if bundle.dialect != DIALECT:
+        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} was made by a newer version of cmdlog; use that version")
+    loaded = LoadedModules(bundle)
+    try:
+        with standard_settings(), loading():
+            module = loaded.load(module_name)
+        db = getattr(module, attribute)
+    except Exception as error:
+        what = f"{class_name(error)}: {error}" if is_raised(error, OSError) else repr_of(error)  # the former names the file
+        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {what}{raised_at(error)}") from error
+    if not isinstance(db, Database):
+        raise BundleError(f"{bundle.target} in bundle {bundle.hash[:12]} is no Database")
+    stated, declared = [procedure["name"] for procedure in bundle.procedures], [p.name for p in db.procedure_list]
+    if stated != declared:
+        raise BundleError(
+            f"bundle {bundle.hash[:12]} of {bundle.target} states the procedures {', '.join(stated)}, "
+            f"and its code declares {', '.join(declared) or 'none'}; declare them before the module uses a database"
+        )
+    names = {alias(name): name for name in bundle.modules}
+    here = {
+        f"{names[name]}.{key}": sql
+        for name, module in loaded.modules.items()
+        if name in names
+        for key, sql in statements_of(module).items()
+    }
+    for name, sql in bundle.sql.items():
+        if here.get(name) != sql:
+            raise BundleSqlChanged(
+                f"statement {name} of bundle {bundle.hash[:12]} was <{sql}> and compiles to <{here.get(name)}> with "
+                f"SQLAlchemy {sqlalchemy.__version__}; replay with the version that the environment record names"
+            )
+    return db
 
 
 class LoadedModules:

@@ -28,11 +28,7 @@ import sqlalchemy
 from sqlalchemy.sql import Executable
 
 from procedures.declaration.database import Database
-from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
-from procedures.execution.call_settings import standard_settings
-from procedures.loaded_modules import LoadedModules, alias, raised_at
-from procedures.loading import loading
-from procedures.raised_errors import class_name, is_raised, repr_of
+from procedures.errors import BundleError, BundleForged, StatementRefused
 from procedures.source.main_module import MAIN, is_main
 from procedures.source.own_modules import main_name, own_modules, source_of
 from procedures.statements.compiled import sql_of
@@ -62,7 +58,7 @@ class Bundle:
     def to_bytes(self) -> bytes:
         """Canonical JSON."""
         log = {"requests": dict(self.requests)} if self.requests else {}
-        return orjson.dumps({**_content(self), **log, "hash": self.hash}, option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps({**content_of(self), **log, "hash": self.hash}, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Bundle:
@@ -72,7 +68,7 @@ class Bundle:
             content = {name: value[name] for name in ("target", "modules", "packages", "sql", "procedures", "dialect")}
             content |= {name: value[name] for name in ("optimize", "main") if name in value}
             bundle = cls(**content, hash=str(value["hash"]), requests=value.get("requests", {}))
-            found = _hash(content)
+            found = hash_of(content)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise BundleForged(f"not a code bundle: {error}") from None
         _check_modules(bundle.modules)
@@ -92,7 +88,7 @@ def capture_bundle(db: Database, target: str | None = None) -> Bundle:
         "target": target,
         "modules": {name: source_of(module) for name, module in modules.items()},
         "packages": sorted(name for name, module in modules.items() if hasattr(module, "__path__")),
-        "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in _statements(module).items()},
+        "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in statements_of(module).items()},
         "procedures": [{"name": p.name, "parameters": list(p.parameter_names)} for p in db.procedure_list],
         "dialect": DIALECT,
         **({"optimize": sys.flags.optimize} if sys.flags.optimize else {}),
@@ -101,7 +97,7 @@ def capture_bundle(db: Database, target: str | None = None) -> Bundle:
     size = len(orjson.dumps(content))
     if size > BUNDLE_BYTES_MAX:
         raise BundleError(f"the application's own modules take {size} bytes, limit {BUNDLE_BYTES_MAX}: {', '.join(modules)}")
-    return Bundle(**content, hash=_hash(content))
+    return Bundle(**content, hash=hash_of(content))
 
 
 def bundle_of(version: int, record: Mapping[str, Any]) -> Bundle:
@@ -114,51 +110,6 @@ def bundle_of(version: int, record: Mapping[str, Any]) -> Bundle:
         what = f"its record names {str(stated)[:12]}, the bundle in it is {bundle.hash[:12]}"
         raise BundleForged(f"the bundle of catalog version {version} is not the one that its record names: {what}")
     return bundle
-
-
-def load_bundle(bundle: Bundle) -> Database:
-    """Runs the bundle's modules, with the settings of Python that its calls have, and returns its Database.
-
-    Raises: BundleForged, BundleError (no source, the code fails, or it declares other procedures than the bundle states),
-    BundleSqlChanged (its statements compile to other SQL here).
-    """
-    if _hash(_content(bundle)) != bundle.hash:
-        raise BundleForged(f"the bundle calls itself {bundle.hash[:12]}, its content has another hash; take it from a backup")
-    module_name, _, attribute = bundle.target.partition(":")
-    if not bundle.modules.get(module_name):
-        raise BundleError(
-            f"bundle {bundle.hash[:12]} of {bundle.target} holds no source (it was typed at a prompt or in a notebook); "
-            "only the very same program can run it"
-        )
-    if bundle.dialect != DIALECT:
-        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} was made by a newer version of cmdlog; use that version")
-    loaded = LoadedModules(bundle)
-    try:
-        with standard_settings(), loading():
-            module = loaded.load(module_name)
-        db = getattr(module, attribute)
-    except Exception as error:
-        what = f"{class_name(error)}: {error}" if is_raised(error, OSError) else repr_of(error)  # the former names the file
-        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {what}{raised_at(error)}") from error
-    if not isinstance(db, Database):
-        raise BundleError(f"{bundle.target} in bundle {bundle.hash[:12]} is no Database")
-    stated, declared = [procedure["name"] for procedure in bundle.procedures], [p.name for p in db.procedure_list]
-    if stated != declared:
-        raise BundleError(
-            f"bundle {bundle.hash[:12]} of {bundle.target} states the procedures {', '.join(stated)}, "
-            f"and its code declares {', '.join(declared) or 'none'}; declare them before the module uses a database"
-        )
-    names = {alias(name): name for name in bundle.modules}
-    here = {
-        f"{names[name]}.{key}": sql for name, m in loaded.modules.items() if name in names for key, sql in _statements(m).items()
-    }
-    for name, sql in bundle.sql.items():
-        if here.get(name) != sql:
-            raise BundleSqlChanged(
-                f"statement {name} of bundle {bundle.hash[:12]} was <{sql}> and compiles to <{here.get(name)}> with "
-                f"SQLAlchemy {sqlalchemy.__version__}; replay with the version that the environment record names"
-            )
-    return db
 
 
 def environment() -> dict[str, str]:
@@ -195,7 +146,7 @@ def _check_modules(modules: object) -> None:
             raise BundleForged(f"not a code bundle: {name!r:.100} is no module")
 
 
-def _content(bundle: Bundle) -> dict[str, Any]:
+def content_of(bundle: Bundle) -> dict[str, Any]:
     return {
         "target": bundle.target,
         "modules": dict(bundle.modules),
@@ -208,7 +159,7 @@ def _content(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _hash(content: Mapping[str, Any]) -> str:
+def hash_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -224,7 +175,7 @@ def _find_target(db: Database) -> str:
     raise BundleError(f"database {db.name!r} is in no module; keep it in a module-level name")
 
 
-def _statements(module: ModuleType) -> dict[str, str]:
+def statements_of(module: ModuleType) -> dict[str, str]:
     """Module-level names of statements -> SQL. Names that another module of the bundle holds too appear in both."""
     found = {}
     for name, value in sorted(vars(module).items()):
