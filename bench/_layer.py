@@ -13,7 +13,7 @@ import uvloop
 from bench._empty import ANSWER, HEADERS, asgi_app
 from cmdlog.api.connections.connection_registry import ConnectionRegistry
 from cmdlog.api.connections.http_parser import Request
-from cmdlog.api.connections.http_server import HttpServer, listen
+from cmdlog.api.connections.http_server import HttpServer, listen, make_config
 from cmdlog.api.connections.request_cycle import CallCycle
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.settings import Settings
@@ -35,7 +35,7 @@ async def serve(registry: ConnectionRegistry) -> None:
     listener = listen("127.0.0.1", 0, silence_max_s=registry.settings.write_timeout_s)
     print(listener.getsockname()[1], flush=True)
     registry.start()
-    await HttpServer(registry).serve([listener])
+    await HttpServer(make_config(registry)).serve(sockets=[listener])
 
 
 def main() -> None:

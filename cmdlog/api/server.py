@@ -24,7 +24,7 @@ import uvloop
 
 from cmdlog.api.app import create_app
 from cmdlog.api.connections.connection_registry import ConnectionRegistry
-from cmdlog.api.connections.http_server import HttpServer, connections_allowed, leave_clients, listen, url_of
+from cmdlog.api.connections.http_server import HttpServer, connections_allowed, leave_clients, listen, make_config, url_of
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.api.gate.route_table import BATCH
 from cmdlog.api.processes.process_set import ProcessSet
@@ -132,11 +132,11 @@ class _Runner:
         *,
         directory: str,
     ) -> None:
-        self._service, self._registry, self._open_node, self._events = service, registry, open_node, events
+        self._service, self._roster, self._open_node, self._events = service, registry, open_node, events
         self._directory = directory
         self._token_shown = contextlib.ExitStack()  # while this process has the directory
         self._processes = processes
-        self._server = HttpServer(registry)
+        self._server = HttpServer(make_config(registry))
         self._progress: Mapping[str, object] = {}
         self.failure: BaseException | None = None  # why the server ended by itself
         self._url = ""  # until it was reported
@@ -147,14 +147,14 @@ class _Runner:
         for number in stop_signals():
             loop.add_signal_handler(number, self._stop)
         self._service.show_progress(lambda: self._progress)
-        self._url = url_of(listener, scheme="http" if self._registry.certificate is None else "https")
+        self._url = url_of(listener, scheme="http" if self._roster.certificate is None else "https")
         opening = asyncio.create_task(self._open())
-        self._registry.start()
+        self._roster.start()
         if self._processes is not None:
             self._service.serve_by(self._processes)
             self._processes.start(listener)
         try:
-            await self._server.serve([listener] if self._processes is None else [])
+            await self._server.serve(sockets=[listener] if self._processes is None else [])
         finally:
             if self._processes is not None:
                 await self._processes.stop()
@@ -162,7 +162,7 @@ class _Runner:
                 await opening
             self._token_shown.close()
             await self._close()
-            self._registry.stop()
+            self._roster.stop()
 
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -226,7 +226,7 @@ class _Runner:
             if self._processes is not None:
                 self._processes.kill()
             return
-        self._drained_by = self._loop.time() + self._registry.settings.drain_timeout_s  # requests and node together
+        self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together
         self._service.begin_stop()
         node = self._service.maybe_node
         if node is None:
@@ -239,7 +239,7 @@ class _Runner:
         """Another node leads before this one takes no more requests: no client waits for an election."""
         if await self._loop.run_in_executor(None, node.hand_over):
             if self._processes is None:
-                await leave_clients(self._server, self._registry)
+                await leave_clients(self._server, self._roster)
             else:
                 await self._processes.stop(leaving=True)
         self._server.end()

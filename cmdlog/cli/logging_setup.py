@@ -41,6 +41,8 @@ def configure_logs(log_format: Literal["auto", "json", "text"]) -> None:
         )
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # ours reports its start and stop
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # malformed requests are the clients' affair
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it describes a context per partition, and its plugins
     structlog.configure(

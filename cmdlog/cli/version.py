@@ -34,7 +34,7 @@ def version(json: JsonFlag = False) -> None:
         "cmdlog": version_of("cmdlog"),
         "python": platform.python_version(),
         "sqlite": apsw.sqlite_lib_version(),
-        **{name: version_of(name) for name in ("apsw", "sqlalchemy", "fastapi", "orjson")},
+        **{name: version_of(name) for name in ("apsw", "sqlalchemy", "fastapi", "uvicorn", "orjson")},
         "native": ", ".join(built) or "none",
     }
     out.result(versions, lambda: out.text("\n".join(f"{name:12} {version}" for name, version in versions.items())))

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from cmdlog.api.connections.connection_registry import ConnectionRegistry, Quick
 from cmdlog.api.connections.http_parser import Headers
-from cmdlog.api.connections.http_server import HttpServer, listen
+from cmdlog.api.connections.http_server import HttpServer, listen, make_config
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.node.settings import Settings
 from tests.waiting import PATIENCE_S, eventually
@@ -57,7 +57,7 @@ class Served:
         )
         listener = listen("127.0.0.1", 0, silence_max_s=settings.write_timeout_s)
         self.port: int = listener.getsockname()[1]
-        self._server = HttpServer(self.registry)
+        self._server = HttpServer(make_config(self.registry))
         self._started = threading.Event()
         self.complaints: list[dict[str, Any]] = []  # what the loop was told of: nothing, if all is well
         self._thread = threading.Thread(target=self._run, args=(listener,), name="served")
@@ -78,12 +78,12 @@ class Served:
         ).close()  # with the first socket libuv opens a spare file
         self.registry.start()
         self.loop.call_soon(self._started.set)
-        await self._server.serve([listener])
+        await self._server.serve(sockets=[listener])
         self.registry.stop()
 
     def stop(self) -> None:
         """Orderly."""
-        self.loop.call_soon_threadsafe(self._server.end)
+        self._server.should_exit = True
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 

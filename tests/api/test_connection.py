@@ -314,7 +314,7 @@ def test_orderly_stop_answers_what_is_under_way(application: Application) -> Non
         half.sendall(b"POST /ec")
         working.sendall(post("/wait", b"answered") + post("/echo", b"never"))
         assert eventually(lambda: application.begun == ["/echo", "/wait"])
-        server.loop.call_soon_threadsafe(server._server.end)
+        server._server.should_exit = True
         assert read_all(resting) == b""
         assert read_all(half) == b""
         server.inside(application.gate.set)

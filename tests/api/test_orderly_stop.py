@@ -17,7 +17,7 @@ from cmdlog.api.server import Events, _Runner
 from cmdlog.node.settings import Settings
 from tests.api.echo import Application, one_answer, post
 from tests.api.served import Served
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 
 def test_a_connection_that_is_to_end_says_so_with_its_answer(server: Served) -> None:
@@ -64,11 +64,11 @@ def test_connections_that_are_taken_last_end_with_their_answer() -> None:
 
     async def scenario() -> None:
         registry = ConnectionRegistry(Application(), Settings(), connections_max=10)
-        server = http_server.HttpServer(registry)
+        server = http_server.HttpServer(http_server.make_config(registry))
         listener = socket.create_server(("127.0.0.1", 0))
         registry.start()
-        serving = asyncio.create_task(server.serve([listener]))
-        await asyncio.sleep(0)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        assert await asyncio.to_thread(eventually, lambda: server.started)
         asyncio.get_running_loop().remove_reader(listener)  # it is slow: the client waits in the queue
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         writer.write(post("/echo", b"x"))
@@ -89,7 +89,7 @@ class Stop:
     def __init__(self, *, handed_over: bool) -> None:
         self.steps: list[str] = []
         self.let = threading.Event()
-        self.server = SimpleNamespace(close_sockets=lambda: self.steps.append("socket"))
+        self.server = SimpleNamespace(servers=[SimpleNamespace(close=lambda: self.steps.append("socket"))])
         self.server.end = lambda: self.steps.append("end")
         self.server.stop = lambda: self.steps.append("at once")
         self.registry = SimpleNamespace(settings=SimpleNamespace(drain_timeout_s=1.0), open=set("connections"))
@@ -108,7 +108,7 @@ class Stop:
             runner: Any = _Runner.__new__(_Runner)
             runner._service = service = SimpleNamespace(stopping=False, maybe_node=self)
             service.begin_stop = lambda: setattr(service, "stopping", True)
-            runner._server, runner._registry, runner._loop = self.server, self.registry, asyncio.get_running_loop()
+            runner._server, runner._roster, runner._loop = self.server, self.registry, asyncio.get_running_loop()
             runner._processes = None
             runner._events = Events(stopping=lambda: self.steps.append("said"))
             for _ in range(signals):

@@ -28,7 +28,7 @@ logger = structlog.get_logger("cmdlog.api")
 
 
 class Acceptor:
-    """Accepts connections of one socket. `make` is called once per connection. Only the event loop's thread."""
+    """What `asyncio.Server` is to uvicorn. `make` is called once per connection. Only the event loop's thread."""
 
     def __init__(self, listener: socket.socket, make: Callable[[], asyncio.Protocol], *, at_once: int = ACCEPTS_AT_ONCE) -> None:
         """`at_once`: connections in one turn of the loop."""

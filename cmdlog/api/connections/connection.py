@@ -1,4 +1,4 @@
-"""One client's connection, as a protocol of the event loop: its phases, its deadlines, and what is refused here.
+"""One client's connection, as a protocol under uvicorn's server: its phases, its deadlines, and what is refused here.
 
 One rule: nothing waits without a deadline, and nothing is kept without a limit. A deadline is a number; the registry looks at
 those of all connections a few times a second, so that a request costs no timer.

@@ -18,12 +18,10 @@ Only the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable
-from email.utils import formatdate
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.types import ASGIApp
 
@@ -33,6 +31,8 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.telemetry.request_stats import RequestStats
 
 if TYPE_CHECKING:
+    from uvicorn.server import ServerState
+
     from cmdlog.api.connections.http_parser import Headers, Request
     from cmdlog.api.connections.request_cycle import CallCycle
     from cmdlog.api.connections.tls import Certificate
@@ -81,7 +81,7 @@ class Holder:
 
 
 class ConnectionRegistry:
-    """The connections of one server. `connect` makes one.
+    """The connections of one server. `connect` is uvicorn's protocol factory.
 
     Invariant: an open connection is among those of its holder that wait exactly while it has no request under way, or waits for
     the body of one, and is not leaving.
@@ -106,28 +106,27 @@ class ConnectionRegistry:
         self.quick = quick  # None: everything goes through ASGI
         self.counts: Counter[str] = Counter()  # what was refused or cut here, by code
         self.leaving = False  # each connection ends with its next answer, which says so: clients find another server
-        self.open: set[Connection] = set()
+        self.open: set[Any] = set()
         self.front = front or RequestStats()  # called for every error that is answered here
         self.front.show_connections(lambda: len(self.open), cut=lambda: dict(self.counts))
         self.tasks: set[asyncio.Task[None]] = set()
         self._max = connections_max
+        self._state: ServerState | None = None
         self._name_of = name_of
         self._strangers = Holder("")
         self._holders: dict[str, Holder] = {}  # by name of the credential
         self._holder_of: dict[Connection, Holder] = {}
         self._tight = False  # so many are open that shares have to be looked at
-        self._dated_s = 0  # second of the date in `_lines`
+        self._dated: list[tuple[bytes, bytes]] = []
         self._lines = b""
         self._timer: asyncio.TimerHandle | None = None
 
-    def connect(self) -> Connection:
-        """A connection that is about to be made."""
+    def connect(self, config: object, server_state: ServerState, app_state: object, _loop: object = None) -> Connection:
+        """A connection that is about to be made, as uvicorn's server asks for it."""
+        if self._state is not server_state:
+            self._state = server_state
+            self.open, self.tasks = server_state.connections, server_state.tasks  # a stopping server waits for both
         return Connection(self, asyncio.get_running_loop())
-
-    def end_connections(self) -> None:
-        """The server ends: each connection ends with its answer, or at once."""
-        for connection in list(self.open):
-            connection.shutdown()
 
     def begin_leaving(self) -> None:
         """Clients find another server: see `leaving`."""
@@ -248,10 +247,9 @@ class ConnectionRegistry:
     # -- what answers share ----------------------------------------------------------------------------------------------
 
     def shared_lines(self) -> bytes:
-        """Headers of every answer: the date, and EVERY_ANSWER."""
-        now = int(time.time())
-        if now != self._dated_s:
-            self._dated_s = now
-            headers = ((b"date", formatdate(now, usegmt=True).encode()), *EVERY_ANSWER)
-            self._lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        """Headers of every answer: the date, which uvicorn sets once a second, and EVERY_ANSWER."""
+        headers = self._state.default_headers if self._state is not None else []
+        if headers is not self._dated:
+            self._dated = headers
+            self._lines = b"".join(b"%b: %b\r\n" % header for header in (*headers, *EVERY_ANSWER))
         return self._lines

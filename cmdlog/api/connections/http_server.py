@@ -1,4 +1,4 @@
-"""The server over its sockets and connections: listening, accepting, the end.
+"""uvicorn's server over our sockets and our protocol: listening, accepting, the end.
 
 One rule: it decides nothing about requests, so that the node's process and HTTP processes run the same server. Clients never use
 up the file descriptors that the node itself needs: a log that cannot open its next segment is worse than a rejected client.
@@ -7,14 +7,17 @@ up the file descriptors that the node itself needs: a log that cannot open its n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import resource
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import structlog
+import uvicorn
 
 from cmdlog.api.connections.acceptor import ACCEPTS_AT_ONCE, Acceptor
 from cmdlog.api.connections.connection_registry import ConnectionRegistry
@@ -22,11 +25,26 @@ from cmdlog.node.settings import BadSetting, Settings
 
 BACKLOG: Final = 2048
 AGAIN_S: Final = 0.02  # between two attempts at a port
-DRAIN_LOOK_S: Final = 0.02  # between two looks at what is under way when the server ends
-DRAIN_S_MIN: Final = 1.0
 LATE_S: Final = 0.15  # for a connection that was accepted last to be made, and its request to be read
 LEAVE_S: Final = 1.0  # at most, for clients of a node that no longer leads to get an answer that ends their connection
 LEAVE_LOOK_S: Final = 0.05  # between two looks at whether all have left
+
+
+def make_config(registry: ConnectionRegistry) -> uvicorn.Config:
+    """uvicorn's server with our protocol; of its middleware none, since headers of a proxy prove no address."""
+    return uvicorn.Config(
+        registry.application,
+        http=registry.connect,  # type: ignore[arg-type]  # it is called as a class of protocols would be
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        proxy_headers=False,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=max(1, round(registry.settings.drain_timeout_s)),
+    )
 
 
 def listen(host: str, port: int, *, silence_max_s: float, patience_s: float = 0.0) -> socket.socket:
@@ -74,59 +92,43 @@ def url_of(listener: socket.socket, *, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-class HttpServer:
-    """Accepts connections until it is asked to end; then what is under way is answered. Only the event loop's thread."""
+class HttpServer(uvicorn.Server):
+    """uvicorn's server without its signal handling, which ends the process before the node is closed, and accepting as we do."""
 
-    def __init__(self, registry: ConnectionRegistry, *, accepts_at_once: int = ACCEPTS_AT_ONCE) -> None:
+    def __init__(self, config: uvicorn.Config, *, accepts_at_once: int = ACCEPTS_AT_ONCE) -> None:
         """`accepts_at_once`: connections in one turn of the loop."""
-        self._registry, self._accepts_at_once = registry, accepts_at_once
-        self._acceptors: list[Acceptor] = []
-        self._ending = asyncio.Event()
-        self.force_exit = False  # without waiting for what is under way
+        super().__init__(config)
+        self._accepts_at_once = accepts_at_once
 
-    @property
-    def should_exit(self) -> bool:
-        """Whether it was asked to end. Any thread."""
-        return self._ending.is_set()
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        connect: Any = self.config.http_protocol_class
+        make = partial(connect, config=self.config, server_state=self.server_state, app_state={})
+        self.servers = [Acceptor(listener, make, at_once=self._accepts_at_once) for listener in sockets or ()]  # type: ignore[misc]  # it is used like one
 
-    async def serve(self, listeners: Iterable[socket.socket]) -> None:
-        """Takes connections from these sockets, which it owns; returns when all are answered, or the time to drain is over."""
-        connect, at_once = self._registry.connect, self._accepts_at_once
-        self._acceptors = [Acceptor(listener, connect, at_once=at_once) for listener in listeners]
-        await self._ending.wait()
-        self.close_sockets()
-        await self._drain()
-
-    async def _drain(self) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """What was accepted when the sockets were closed has its request answered, and is then ended as the others are."""
-        loop, registry = asyncio.get_running_loop(), self._registry
-        registry.end_connections()
-        late = loop.call_later(LATE_S, registry.end_connections)
-        for acceptor in self._acceptors:
-            await acceptor.wait_closed()
-        deadline = loop.time() + max(DRAIN_S_MIN, registry.settings.drain_timeout_s)
-        while registry.open or registry.tasks:
-            if self.force_exit or loop.time() >= deadline:
-                break
-            await asyncio.sleep(DRAIN_LOOK_S)
+        late = asyncio.get_running_loop().call_later(LATE_S, self._end_late_connections)
+        await super().shutdown(sockets)
         late.cancel()
-        for task in registry.tasks:
-            task.cancel()
 
-    def close_sockets(self) -> None:
-        """Takes the connections that wait, and no further one. Idempotent."""
-        for acceptor in self._acceptors:
-            acceptor.close()
+    def _end_late_connections(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
 
     def end(self) -> None:
         """Serves what is under way, then returns."""
-        self._ending.set()
+        self.should_exit = True
 
     def stop(self) -> bool:
         """`end`, or, where that was said before, without waiting for what is under way; whether this is the first time."""
         self.force_exit = self.should_exit
         self.end()
         return not self.force_exit
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 async def leave_clients(server: HttpServer, registry: ConnectionRegistry) -> None:
@@ -136,7 +138,8 @@ async def leave_clients(server: HttpServer, registry: ConnectionRegistry) -> Non
     """
     registry.begin_leaving()
     await _until_all_left(registry, LEAVE_S)
-    server.close_sockets()
+    for acceptor in server.servers:
+        acceptor.close()
     await _until_all_left(registry, LEAVE_S / 4)
 
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.connections.connection_registry import ConnectionRegistry
 from cmdlog.api.connections.http_parser import Headers
-from cmdlog.api.connections.http_server import HttpServer, connections_allowed, leave_clients
+from cmdlog.api.connections.http_server import HttpServer, connections_allowed, leave_clients, make_config
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.api.gate.request import PREFER
 from cmdlog.api.gate.route_table import BATCH, PROCEDURES
@@ -99,7 +99,7 @@ class HttpProcessMain:
         self._control, self._calls = new_connection(), new_connection()
         self._relay = RelaySender(self._control.write)
         self._near = NearApp(self._api, self._relay)
-        self._registry = ConnectionRegistry(
+        self._roster = ConnectionRegistry(
             self._near,
             settings,
             connections_max=connections_allowed(settings),
@@ -109,7 +109,7 @@ class HttpProcessMain:
             front=self._service.front,
             name_of=self._api.name_of,
         )
-        self._server = HttpServer(self._registry, accepts_at_once=1)
+        self._server = HttpServer(make_config(self._roster), accepts_at_once=1)
         self._node: NodeLink | None = None
         self._told = b""
         self._leaving: asyncio.Task[None] | None = None
@@ -119,11 +119,11 @@ class HttpProcessMain:
         self._control.deliver_to(self._take_frame, on_writable=nothing, on_closed=self._link_over)  # something may wait there
         await join_link(self._calls, calls)
         await join_link(self._control, control)
-        self._registry.start()
+        self._roster.start()
         telling = asyncio.get_running_loop().create_task(self._keep_telling())
-        await self._server.serve([self._listener])
+        await self._server.serve(sockets=[self._listener])
         telling.cancel()
-        self._registry.stop()
+        self._roster.stop()
         self._tell_counts(0)
         self._control.hang_up()
         await self._control.closed.wait()
@@ -189,7 +189,7 @@ class HttpProcessMain:
             self._server.end()
 
     async def _leave(self) -> None:
-        await leave_clients(self._server, self._registry)
+        await leave_clients(self._server, self._roster)
         self._server.end()
 
     # -- what it says --------------------------------------------------------------------------------------------------------
