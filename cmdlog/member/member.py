@@ -41,6 +41,7 @@ from cmdlog.node.outcome import Done, Durability, NoLeader
 from cmdlog.node.placing.router import Encoded, Placed
 from cmdlog.node.placing.stale_reads import StaleReads
 from cmdlog.node.scrub.self_checks import SelfChecks
+from cmdlog.node.sequencing.admission import Closed
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route
 from cmdlog.wal.ids import BlockNumber, Lsn
@@ -119,7 +120,7 @@ class Member:
         self._parts.facts.note_logged()
         self._parts.desk.serve_replica(self)
         self.hold_log()  # before the log is started, and may let anything go
-        self._parts.sequencer.intake.refuse(NoLeader("the cluster has no leader yet"))
+        self._parts.sequencer.intake.refuse(Closed.LEADER, NoLeader("the cluster has no leader yet"))
         wal.start(
             self.consensus.driver, threads=settings.log_threads, timed=self._parts.sequencer.meter.syncs.add,
             whole_ring=settings.preallocate == "ring",

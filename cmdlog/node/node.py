@@ -31,6 +31,7 @@ from cmdlog.node.queries.query import QueryResult, RunQuery, run_query
 from cmdlog.node.replicator import Alone, Replicator
 from cmdlog.node.reporting.status import Health, StatusOverview
 from cmdlog.node.scrub.self_checks import SelfChecks
+from cmdlog.node.sequencing.admission import Closed
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.partition_health import PartitionHealth
@@ -179,7 +180,7 @@ class Node:
             self.replicator.finish()
 
     def _close(self, drain_s: float, hurried: Callable[[], bool]) -> None:
-        self.sequencer.intake.refuse(NotReady("the node is stopping"))
+        self.sequencer.intake.refuse(Closed.NODE, NotReady("the node is stopping"))
         self._drain(drain_s, hurried)
         self.checks.stop()
         self._snapshots.stop()

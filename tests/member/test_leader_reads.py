@@ -11,6 +11,7 @@ import pytest
 from cmdlog.member.member_calls import place_apart
 from cmdlog.node.outcome import Done, NoLeader, NotReady, Overloaded, Reply
 from cmdlog.node.placing.router import Placed
+from cmdlog.node.sequencing.admission import Closed
 from cmdlog.wal.errors import WalError
 from tests.member.asked_consensus import AskedConsensus, leader_reads
 from tests.member.members import Members, member_of, members
@@ -120,7 +121,7 @@ def test_query_of_a_node_that_led_again_meanwhile_is_refused(three: Members, mon
     leader = three.leader()
 
     def lead_again() -> None:
-        leader.sequencer.intake.refuse(NotReady("it takes over"))
+        leader.sequencer.intake.refuse(Closed.LEADER, NotReady("it takes over"))
 
     monkeypatch.setattr(member_of(leader).reads, "wait_until_confirmed", lead_again)
     try:

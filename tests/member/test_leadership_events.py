@@ -9,6 +9,7 @@ import pytest
 
 from cmdlog.member.leading.leadership_events import NAMELESS_TICKS, LeadershipEvents
 from cmdlog.node.outcome import CallRefused, NoLeader, NotLeading, NotReady, Reply
+from cmdlog.node.sequencing.admission import Closed
 from cmdlog.raft.configuration import NodeId
 
 US, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
@@ -29,7 +30,7 @@ class Parts:
         self.admission = SimpleNamespace(refusal=None)
 
         def step_down(refusal: CallRefused, _why: str) -> int:
-            self.refuse(refusal)
+            self.refuse(Closed.LEADER, refusal)
             return 3
 
         self.sequencer: Any = SimpleNamespace(
@@ -41,7 +42,7 @@ class Parts:
             *parts, take_over=lambda terms: note(("take over", terms)), transfer=self.transfer,
         )  # fmt: skip
 
-    def refuse(self, refusal: CallRefused) -> None:
+    def refuse(self, _reason: Closed, refusal: CallRefused) -> None:
         self.admission.refusal = refusal
 
     def named(self) -> tuple[type, dict[str, Any]]:
@@ -57,7 +58,7 @@ class Parts:
 def parts() -> Parts:
     """A node that follows nobody yet."""
     made = Parts()
-    made.refuse(NoLeader("none yet"))
+    made.refuse(Closed.LEADER, NoLeader("none yet"))
     return made
 
 
@@ -104,8 +105,8 @@ def test_between_two_leaders_the_last_one_is_named_for_a_while(parts: Parts) -> 
 
 def test_other_refusals_stay(parts: Parts) -> None:
     """A node that has failed, or takes calls, names nobody."""
-    parts.refuse(NotReady("the node must be restarted"))
+    parts.refuse(Closed.NODE, NotReady("the node must be restarted"))
     assert parts.see(OTHER) == (NotReady, {})
-    parts.refuse(NoLeader("none"))
+    parts.refuse(Closed.LEADER, NoLeader("none"))
     parts.follows = False
     assert parts.see(OTHER) == (NoLeader, {})

@@ -23,6 +23,7 @@ from cmdlog.node.outcome import (
     Reply,
     UnknownOutcome,
 )
+from cmdlog.node.sequencing.admission import Closed
 from cmdlog.node.slot_map import make_routes
 from cmdlog.raft import RaftSettings
 from cmdlog.wal.ids import MILLIS_SHIFT
@@ -214,15 +215,15 @@ def test_call_is_never_sent_on(three: Members) -> None:
     wait_for(member_of(two).calls.elsewhere)
     before = {node: where for node in (one, two) if (where := member_of(node).calls.elsewhere()) is not None}
     try:
-        one.sequencer.intake.refuse(NotLeading("two leads", "http://two", number_of(two)))
-        two.sequencer.intake.refuse(NotLeading("one leads", "http://one", number_of(one)))
+        one.sequencer.intake.refuse(Closed.LEADER, NotLeading("two leads", "http://two", number_of(two)))
+        two.sequencer.intake.refuse(Closed.LEADER, NotLeading("one leads", "http://one", number_of(one)))
         told = placed(one, "bump", id=40, amount=1)
         assert isinstance(told, NotLeading)
         assert told.more() == {"leader": "http://one"}
         assert isinstance(placed(one, "peek", id=40), NoLeader | NotLeading)
     finally:
         for node, refusal in before.items():
-            node.sequencer.intake.refuse(refusal)
+            node.sequencer.intake.refuse(Closed.LEADER, refusal)
     assert ask(one, "bump", id=40, amount=1) == 1
 
 

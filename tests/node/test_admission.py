@@ -3,7 +3,7 @@
 import pytest
 
 from cmdlog.node.outcome import LogFullRefusal, NotReady, Overloaded
-from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.partition_pipeline import Limits
 
 LIMITS = Limits(
@@ -23,16 +23,25 @@ def test_a_refused_call_counts_for_nothing(calls: int, size_bytes: int, room_byt
     """Limits of calls and bytes, and the log's room, refuse before anything is counted."""
     admission = _admission(room_bytes)
     with pytest.raises(refusal):
-        admission.admit(calls, size_bytes, overhead_bytes=0)
+        admission.admit((0,), calls, size_bytes, overhead_bytes=0)
     assert (admission.inflight_calls, admission.inflight_bytes, admission.pending_bytes) == (0, 0, 0)
 
 
-def test_refusal_and_suspension_end_apart() -> None:
-    """A suspension that ends leaves the refusal, and each caller gets an error of its own."""
+def test_each_reason_ends_by_itself() -> None:
+    """What opens the gate for one reason leaves the others; the first is told, in an error of each caller's own."""
     admission = _admission()
-    admission.refuse(why := NotReady("the node is stopping"))
-    admission.suspend(NotReady("no majority"))
-    admission.suspend(None)
-    with pytest.raises(NotReady, match="stopping") as raised:
-        admission.admit(1, 1, overhead_bytes=0)
-    assert raised.value is not why
+    reasons = {reason: NotReady(reason.name) for reason in reversed(Closed)}
+    for reason, refusal in reasons.items():
+        admission.close(reason, refusal)
+    admission.close_partition(1, NotReady("its site"))
+    for reason in Closed:
+        assert admission.refusal is (None if reason is Closed.MAJORITY else reasons[reason])
+        with pytest.raises(NotReady, match=reason.name) as raised:
+            admission.admit((0,), 1, 1, overhead_bytes=0)
+        assert raised.value is not reasons[reason]
+        with pytest.raises(NotReady, match="its site"):
+            admission.admit((0, 1), 1, 1, overhead_bytes=0)
+        admission.open(reason)
+    admission.admit((0,), 1, 1, overhead_bytes=0)
+    admission.open_partition(1)
+    admission.admit((0, 1), 1, 1, overhead_bytes=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cmdlog.node.outcome import CodeChanged, MigratingRefusal, NotReady
+from cmdlog.node.sequencing.admission import Closed
 from cmdlog.node.sequencing.partition_pipeline import Limits
 from cmdlog.wal.format.batch import NO_KEY, decode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record
@@ -52,7 +53,7 @@ def test_calls_are_held_and_accepted_again() -> None:
         sequencer.intake.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
     sequencer.intake.accept_calls()
     sequencer.intake.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
-    sequencer.intake.refuse(NotReady("it stops"))
+    sequencer.intake.refuse(Closed.NODE, NotReady("it stops"))
     with pytest.raises(NotReady):
         sequencer.intake.hold_calls()
     sequencer.intake.accept_calls()

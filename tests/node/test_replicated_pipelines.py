@@ -6,6 +6,7 @@ import pytest
 
 from cmdlog.node.outcome import CallOutcome, CallRefused, NotReady, UnknownOutcome
 from cmdlog.node.sequencing import replicated_pipelines
+from cmdlog.node.sequencing.admission import Closed
 from cmdlog.node.sequencing.replicated_pipelines import ReplicatedPipelines
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record, encode_empty
@@ -22,7 +23,7 @@ class Member(Pipeline):
 
     def __init__(self, partitions: int = 2, *, leads: bool = True) -> None:
         super().__init__(partitions)
-        self.sequencer.intake.refuse(NotReady("nobody leads"))
+        self.sequencer.intake.refuse(Closed.LEADER, NotReady("nobody leads"))
         self.at = dict.fromkeys(self.at_site, 0)  # committed index by partition
         if leads:
             self.lead()

@@ -12,6 +12,7 @@ import pytest
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply
 from cmdlog.node.queries.query import run_query
+from cmdlog.node.sequencing.admission import Closed
 from tests.node.pipeline import Pipeline
 from tests.node.rig import Pending, open_node, partition, send
 
@@ -85,7 +86,7 @@ def test_node_that_refuses_calls_serves_stale_reads() -> None:
     """As one that does not lead; one that has ended serves nothing."""
     pipe, told = Pipeline(1), list[Reply]()
     place = pipe.sequencer.reads.place
-    pipe.sequencer.intake.refuse(NotReady("another node leads"))
+    pipe.sequencer.intake.refuse(Closed.LEADER, NotReady("another node leads"))
     with pytest.raises(NotReady, match="another node"):
         place(0, 1, b"[]", told.append, procedure=0, lax=True)
     place(0, 2, b"[]", told.append, procedure=0, lax=True, stale=True)

@@ -14,6 +14,7 @@ from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.member.leading.leadership_transfer import LeadershipTransfer
 from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import NoLeader, NotLeading, NotReady
+from cmdlog.node.sequencing.admission import Closed
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.raft.configuration import NodeId
 
@@ -45,7 +46,7 @@ class LeadershipEvents:
     def begin_leading(self, terms: tuple[int, ...]) -> None:
         """All groups are led here."""
         self._named = self._node
-        self._sequencer.intake.refuse(NotLeading("this node takes over; the call is safe to repeat here"))
+        self._sequencer.intake.refuse(Closed.LEADER, NotLeading("this node takes over; the call is safe to repeat here"))
         self._take_over(terms)
 
     def end_leading(self, leader: NodeId | None, reason: str) -> None:
@@ -67,7 +68,7 @@ class LeadershipEvents:
         known = leader is not None or self._nameless >= NAMELESS_TICKS
         if follows and known and leader != self._named and isinstance(self._sequencer.admission.refusal, NoLeader | NotLeading):
             self._named = leader
-            self._sequencer.intake.refuse(self._refusal(leader))
+            self._sequencer.intake.refuse(Closed.LEADER, self._refusal(leader))
 
     def _refusal(self, leader: NodeId | None) -> NotReady:
         if leader is None or leader == self._node:

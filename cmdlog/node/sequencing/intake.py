@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cmdlog.node.outcome import CallRefused, CallTooLarge, CodeChanged, Done, MigratingRefusal, UnknownOutcome, when_all
-from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.block_builder import BlockBuilder
 from cmdlog.node.sequencing.flight import CALL_OVERHEAD_BYTES, CallRow, Pending
 from cmdlog.node.sequencing.opening import Opening
@@ -37,8 +37,7 @@ class Intake:
         size = len(params) + CALL_OVERHEAD_BYTES
         with self._lock:
             self._check_bound(catalog)
-            self._streams[partition].raise_refusal()
-            self._admit(1, size)
+            self._admit((partition,), 1, size)
             self._busy[partition] = stream = self._streams[partition]
             pending = stream.open
             if not pending.params:
@@ -50,9 +49,7 @@ class Intake:
         now, by_partition = self._pipelines.now(), group_calls(calls)
         with self._lock:
             self._check_bound(catalog)
-            for partition in by_partition:
-                self._streams[partition].raise_refusal()
-            self._admit(len(calls), sum([len(call[2]) for call in calls]) + CALL_OVERHEAD_BYTES * len(calls))
+            self._admit(by_partition, len(calls), sum([len(call[2]) for call in calls]) + CALL_OVERHEAD_BYTES * len(calls))
             for partition, rows in by_partition.items():
                 self._busy[partition] = stream = self._streams[partition]
                 stream.open.extend(rows, now)
@@ -70,9 +67,7 @@ class Intake:
         now = self._pipelines.now()
         with self._lock:
             self._check_bound(catalog)
-            for partition in self._streams:
-                self._streams[partition].raise_refusal()
-            self._admit(len(self._streams), total)
+            self._admit(self._streams, len(self._streams), total)
             for stream, done in zip(self._streams.values(), dones, strict=True):
                 stream.close_open()
                 step = Pending(everywhere=True, opened_at=now)
@@ -104,10 +99,10 @@ class Intake:
             for partition in partitions:
                 self._streams[partition].ended.append(session)
 
-    def refuse(self, reason: CallRefused) -> None:
-        """From now on every call is refused with this reason."""
+    def refuse(self, reason: Closed, refusal: CallRefused) -> None:
+        """From now on every call is refused for this reason."""
         with self._lock:
-            self._admission.refuse(reason)
+            self._admission.close(reason, refusal)
 
     # -- the version of the code -----------------------------------------------------------------------------------------
 
@@ -130,15 +125,14 @@ class Intake:
         Raises: CallRefused, if calls are refused for another reason.
         """
         with self._pipelines.lock:
-            if not isinstance(self._admission.refusal, MigratingRefusal):
+            if not self._admission.is_closed(Closed.MIGRATION):
                 self._admission.raise_refusal()
-            self._admission.refuse(MigratingRefusal("the tables change; the call was not logged"))
+            self._admission.close(Closed.MIGRATION, MigratingRefusal("the tables change; the call was not logged"))
 
     def accept_calls(self) -> None:
-        """The change is over. What refuses calls since, as the node's end, stays."""
+        """The change is over. What else refuses calls stays."""
         with self._pipelines.lock:
-            if isinstance(self._admission.refusal, MigratingRefusal):
-                self._admission.refuse(None)
+            self._admission.open(Closed.MIGRATION)
 
     def reserve_txn(self) -> int:
         """A TxnId after all that were given, before all that will be."""
@@ -152,6 +146,6 @@ class Intake:
         if catalog and catalog != self._builder.catalog:
             raise CodeChanged(f"the call was bound to version {catalog} of the code, version {self._builder.catalog} runs")
 
-    def _admit(self, calls: int, size_bytes: int) -> None:
+    def _admit(self, partitions: Iterable[int], calls: int, size_bytes: int) -> None:
         overhead_bytes = self._builder.step_overhead_bytes + self._opening.bytes
-        self._admission.admit(calls, size_bytes, overhead_bytes=overhead_bytes)
+        self._admission.admit(partitions, calls, size_bytes, overhead_bytes=overhead_bytes)

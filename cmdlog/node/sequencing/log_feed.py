@@ -103,7 +103,7 @@ class LogFeed:
             riders = notes.take_records(room)
             builder = self._builder
             taken, closed_bytes = builder.close_batches(room - size_of([record for record, _ in riders]))
-            admission.close(closed_bytes)
+            admission.count_closed(closed_bytes)
             # Either the block was too short for what is left, which the next one gets, or sites have as many batches as they may:
             # then what is left waits for an answer of theirs, and is not announced to the log until then.
             more = builder.short or (bool(self._busy) and builder.step_is_next())

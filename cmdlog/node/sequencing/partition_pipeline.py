@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from cmdlog.node.outcome import CallRefused, Done, Reply
+from cmdlog.node.outcome import Done, Reply
 from cmdlog.node.sequencing.flight import (
     BATCH_OVERHEAD_BYTES,
     DURABLE,
@@ -66,7 +66,6 @@ class PartitionPipeline:
     answered_at: float = 0.0  # when the site answered last
     up: bool = False  # the site takes batches and reads
     halted: bool = False  # it gets no batch at present: it could not run it
-    refusal: CallRefused | None = None  # why calls to this partition are refused at present
 
     @property
     def next_place(self) -> CallPlace:
@@ -226,15 +225,6 @@ class PartitionPipeline:
     def set_halted(self, halted: bool) -> None:
         """Whether its site gets no batch at present."""
         self.halted = halted
-
-    def set_refusal(self, refusal: CallRefused | None) -> None:
-        """Why its calls are refused from now on; None: they are not."""
-        self.refusal = refusal
-
-    def raise_refusal(self) -> None:
-        """Raises: CallRefused, when its calls are refused."""
-        if self.refusal is not None:
-            raise self.refusal.again()
 
     def withdraw(self, *, refused: bool) -> list[Pending]:
         """Removes what the log has not taken: multi-partition calls, and if this partition is refused everything."""

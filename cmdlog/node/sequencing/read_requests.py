@@ -13,8 +13,8 @@ from typing import Final
 
 import orjson
 
-from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, MigratingRefusal, NotReady, Overloaded, Reply, UnknownOutcome
-from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, NotReady, Overloaded, Reply, UnknownOutcome
+from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.flight import Read
 from cmdlog.node.sequencing.opening import Opening
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
@@ -60,11 +60,11 @@ class ReadRequests:
         pipelines = self._pipelines
         now = pipelines.now()
         with pipelines.lock:
-            self._admission.raise_suspension()  # the read would wait for what is not committed
+            self._admission.raise_closed(Closed.MAJORITY)  # the read would wait for what is not committed
             for pipeline in pipelines.by_partition.values():
                 self._admit(pipeline)
                 if pipeline.halted:  # the read would wait for what is held back
-                    pipeline.raise_refusal()
+                    self._admission.raise_closed_partition(pipeline.partition)
             for pipeline, ident, done in zip(pipelines.by_partition.values(), idents, dones, strict=True):
                 read = self._reads[ident] = Read(ident, pipeline.partition, -1, calls, done, lax, now)
                 pipeline.close_open()
@@ -164,14 +164,16 @@ class ReadRequests:
 
     def _admit(self, pipeline: PartitionPipeline, *, stale: bool = False) -> None:
         admission = self._admission
-        if not stale or isinstance(admission.refusal, MigratingRefusal):  # its procedure may not suit the tables any more
+        if not stale:
             admission.raise_refusal()
         elif self._pipelines.ended:
             raise NotReady("the node has failed, or is stopped")
+        else:
+            admission.raise_closed(Closed.MIGRATION)  # its procedure may not suit the tables any more
         if self._opening.tables_wait:
             raise LogFullRefusal(f"the tables of this version wait for room: {admission.why_full()}")
         if not pipeline.up:
-            pipeline.raise_refusal()
+            admission.raise_closed_partition(pipeline.partition)
             raise NotReady(f"partition {pipeline.partition} is being restored")
         if len(self._reads) >= admission.limits.inflight_calls_max:
             raise Overloaded(f"{len(self._reads)} reads are in flight")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cmdlog.node.outcome import CallRefused, Done, NotReady, UnknownOutcome
-from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.block_builder import BlockBuilder
 from cmdlog.node.sequencing.flight import Flight
 from cmdlog.node.sequencing.log_feed import LogFeed
@@ -89,15 +89,15 @@ class ReplicatedPipelines:
     def accept_calls(self) -> None:
         """Calls are taken."""
         with self._lock:
-            self._admission.refuse(None)
-            self._admission.suspend(None)
+            self._admission.open(Closed.LEADER)
+            self._admission.open(Closed.MAJORITY)
 
     def step_down(self, refusal: CallRefused, why: str) -> int:
         """This node leads no more, and calls are refused so. How many callers were answered `outcome_unknown`."""
         unknown: list[Done] = []
         with self._lock:
-            self._admission.refuse(refusal)
-            self._admission.suspend(None)
+            self._admission.close(Closed.LEADER, refusal)
+            self._admission.open(Closed.MAJORITY)
             self._pipelines.set_proposes(False)
             refused = self._withdraw_calls()
             for stream in self._streams.values():
@@ -119,10 +119,12 @@ class ReplicatedPipelines:
         What is logged stays where it is.
         """
         with self._lock:
-            self._admission.suspend(refusal)
-            refused = [] if refusal is None else [*self._withdraw_calls(), *self._reads.withdraw()]
+            if refusal is None:
+                self._admission.open(Closed.MAJORITY)
+                return
+            self._admission.close(Closed.MAJORITY, refusal)
+            refused = [*self._withdraw_calls(), *self._reads.withdraw()]
         for done in refused:
-            assert refusal is not None
             done(refusal.again())
 
     def give_up_uncommitted(self, older_than_s: float, why: str) -> int:
@@ -142,7 +144,7 @@ class ReplicatedPipelines:
         """
         deadline, stopping = time.monotonic() + COMMIT_S, NotReady("the node is stopping")
         with self._lock:
-            self._admission.refuse(stopping)
+            self._admission.close(Closed.NODE, stopping)
         while self._waits_for_commit() and time.monotonic() < deadline and not given_up():
             time.sleep(LOOK_S)
         disconnect()
@@ -177,7 +179,7 @@ class ReplicatedPipelines:
     @property
     def suspended(self) -> bool:
         """Calls are refused although this node leads."""
-        return self._admission.suspension is not None
+        return self._admission.is_closed(Closed.MAJORITY)
 
     @property
     def uncommitted_s(self) -> float:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallRefused, Done, NotReady, UnknownOutcome
-from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.block_builder import BlockBuilder
 from cmdlog.node.sequencing.intake import Intake
 from cmdlog.node.sequencing.log_feed import LogFeed, SequencerStart
@@ -81,7 +81,7 @@ class Sequencer:
         with self._lock:
             if not self._pipelines.end():
                 return False
-            self.admission.refuse(refusal)
+            self.admission.close(Closed.NODE, refusal)
             dones = self._drop_all()
             self.admission.clear()
         unknown = UnknownOutcome(why)

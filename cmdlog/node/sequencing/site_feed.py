@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from cmdlog.node.outcome import CallRefused, Done, NotReady, Reply, UnknownOutcome
-from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.flight import Flight, RawOutcome, answer
 from cmdlog.node.sequencing.log_feed import LogFeed
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
@@ -96,14 +96,17 @@ class SiteFeed:
     @property
     def refusing(self) -> bool:
         """Calls to some partition are refused."""
-        return self._admission.suspension is not None or any(stream.refusal is not None for stream in self._streams.values())
+        return self._admission.is_closed(Closed.MAJORITY) or bool(self._admission.closed_partitions)
 
     def turn_away(self, refusals: Mapping[int, CallRefused | None]) -> None:
         """From now on calls to these partitions are refused so, also those that wait for a batch; None accepts calls again."""
         told: list[tuple[Done, CallRefused]] = []
         with self._lock:
             for partition, refusal in refusals.items():
-                self._streams[partition].set_refusal(refusal)
+                if refusal is None:
+                    self._admission.open_partition(partition)
+                else:
+                    self._admission.close_partition(partition, refusal)
             refused = {partition: refusal for partition, refusal in refusals.items() if refusal is not None}
             for refusal in list(refused.values())[:1]:
                 waiting = [pending for p, stream in self._streams.items() for pending in stream.withdraw(refused=p in refused)]

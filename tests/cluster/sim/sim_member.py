@@ -36,6 +36,7 @@ from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome, Done, NoLeader, Reply
 from cmdlog.node.placing.key_owners import make_owners
 from cmdlog.node.placing.router import Router
+from cmdlog.node.sequencing.admission import Closed
 from cmdlog.node.sequencing.log_feed import SequencerStart
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import LogControls
@@ -221,7 +222,7 @@ class SimMember:
         self.join_cluster()
         self.desk.serve_replica(self)
         self.hold_log()
-        self.sequencer.intake.refuse(NoLeader("the cluster has no leader yet"))
+        self.sequencer.intake.refuse(Closed.LEADER, NoLeader("the cluster has no leader yet"))
         self.log.start(self.driver, threads=0)
         for partition, state in machine.states.items():
             self.sequencer.site_feed.site_up(partition, state.index)
