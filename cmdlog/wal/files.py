@@ -22,8 +22,7 @@ from cmdlog.file_lock import LockHeld, lock
 from cmdlog.wal.errors import Corrupt, DiskFull, ShortWrite, WriteFailed
 from cmdlog.wal.os_errors import locked, raise_read_error, raise_write_error, write_errors
 from cmdlog.wal.process_limits import await_descriptor
-from cmdlog.wal.system.file_birth import birth_ns
-from cmdlog.wal.system.machine import read_boot_id, read_machine_id
+from cmdlog.wal.system.machine import birth_ns, read_boot_id, read_machine_id
 from cmdlog.wal.system.write_thread import DirectWriter, open_write_thread
 
 Data = bytes | bytearray | memoryview

@@ -27,7 +27,7 @@ import orjson
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.json_reader import load_document
-from cmdlog.wal.system.file_birth import birth_ns
+from cmdlog.wal.system.machine import birth_ns
 from procedures.storage.state import FORMAT, Position
 from procedures.storage.state_file import connect
 from snapshot.catalog import remove_state

@@ -126,7 +126,7 @@ def test_leader_promises_durability_to_calls_that_come_together(three: Members, 
         lax.extend(call[5] for call in calls)
         add(calls, **options)
 
-    monkeypatch.setattr(leader.sequencer, "add_many", watched)
+    monkeypatch.setattr(leader.sequencer.intake, "add_many", watched)
     for node in (leader, follower(three)):
         many(node, ("bump", {"id": 500, "amount": 1}), ("bump", {"id": 500, "amount": 1}), durability="async")
     assert lax == [False] * 4

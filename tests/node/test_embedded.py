@@ -24,8 +24,8 @@ from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
 from cmdlog.node.embedded import deferred_interrupts
 from cmdlog.node.embedded.deferred_interrupts import Unfinished
 from cmdlog.node.embedded.embedded import Embedded, EmbeddedInvalidParameters, open_embedded
+from cmdlog.node.embedded.thread_waiter import ReplyWaiter
 from cmdlog.node.outcome import NotReady
-from cmdlog.node.placing.thread_waiter import ReplyWaiter
 from cmdlog.node.sequencing import read_requests
 from cmdlog.node.settings import BadSetting
 from cmdlog.node.sites.inline_sites import InlineSites

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from cmdlog.node.embedded.thread_waiter import ReplyWaiter, ThreadWaiter
 from cmdlog.node.outcome import CallOutcome
-from cmdlog.node.placing.thread_waiter import ReplyWaiter, ThreadWaiter
 
 REPLY = CallOutcome(0, 1, b"1")
 

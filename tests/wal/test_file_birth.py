@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cmdlog.wal.system.file_birth import SECOND_NS, birth_ns
+from cmdlog.wal.system.machine import SECOND_NS, birth_ns
 
 
 @pytest.fixture

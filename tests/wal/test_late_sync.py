@@ -6,7 +6,7 @@ import pytest
 
 from cmdlog.wal.errors import Wedged
 from cmdlog.wal.log import Log
-from cmdlog.wal.writing.thread_file import ThreadFile
+from cmdlog.wal.writing.block_writes import ThreadFile
 from tests.wal.logkit import NODE, ListSource, append, create, generations, numbers_in
 from tests.wal.sim.simfiles import SimFiles
 

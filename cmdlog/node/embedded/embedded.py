@@ -23,9 +23,9 @@ from cmdlog.node.assembly import MACHINE, Outside
 from cmdlog.node.deploying.unopened import Unopened
 from cmdlog.node.embedded.deferred_interrupts import Interrupts, Unfinished
 from cmdlog.node.embedded.embedded_logging import log_as_library
+from cmdlog.node.embedded.thread_waiter import ThreadWaiter
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, NotReady, Reply, UnknownOutcome
-from cmdlog.node.placing.thread_waiter import ThreadWaiter
 from cmdlog.node.queries.query import QueryResult, run_query
 from cmdlog.node.settings import BadSetting, Settings, fitted
 from cmdlog.node.slot_map import Route

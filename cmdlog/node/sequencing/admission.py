@@ -1,7 +1,7 @@
 """Admission: why calls are refused, how many calls and bytes are in flight, and whether the log has room for one more.
 
 One rule: plain data of the sequencer, under its lock; a call is counted here from its placing until it is answered. This is the
-one gate before a call: whoever must keep calls out closes it for a reason of its own, and opens it for that reason alone.
+one gate before a call: each reason closes it by itself, and is opened by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOM_LOOK_BYTES: Final = 64 << 20  # with more room than this the log is not ask
 
 
 class Closed(IntEnum):
-    """What keeps calls out of all partitions. A caller is told the first."""
+    """What keeps calls out of all partitions. A caller gets the first as its error."""
 
     NODE = 0  # it stops, or has failed: it is never opened again
     LEADER = 1  # another node leads, or none, or this one takes over

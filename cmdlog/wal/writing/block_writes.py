@@ -12,14 +12,45 @@ from collections.abc import Callable
 from typing import Final
 
 from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import File, Files
 from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.system.write_thread import DirectWriter
 from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock
-from cmdlog.wal.writing.thread_file import ThreadFile
 from cmdlog.wal.writing.watermarks import Watermarks
 
 _ITSELF: Final = 0  # up to where the sync of a block reaches that brings nothing else to the disk
+
+
+class ThreadFile:
+    """One thread's open file of the segment that it writes; follows its thread from segment to segment.
+
+    Each thread has its own: the kernel reports a failed write-back once to each open file description, so no thread's sync can
+    succeed because another one has consumed the error.
+    """
+
+    __slots__ = ("_file", "_files", "_sequence")
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._file: File | None = None
+        self._sequence = 0
+
+    def of_block(self, placed: PlacedBlock) -> File:
+        """The file of the block's segment. Raises: WalError."""
+        if self._file is not None and self._sequence == placed.sequence:
+            return self._file
+        try:
+            self.close()
+            self._file, self._sequence = self._files.open(placed.path), placed.sequence
+        except OSError as error:
+            raise WalError(f"opening {placed.path}: {error}") from error
+        return self._file
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class BlockWrites:

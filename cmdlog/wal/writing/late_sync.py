@@ -11,9 +11,9 @@ from collections.abc import Callable
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.os_errors import wal_error
+from cmdlog.wal.writing.block_writes import ThreadFile
 from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock
-from cmdlog.wal.writing.thread_file import ThreadFile
 from cmdlog.wal.writing.watermarks import Watermarks
 
 

@@ -19,13 +19,12 @@ from cmdlog.wal.errors import LogFull, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.os_errors import wal_error
-from cmdlog.wal.writing.block_writes import BlockWrites
+from cmdlog.wal.writing.block_writes import BlockWrites, ThreadFile
 from cmdlog.wal.writing.group_commit import GroupCommit
 from cmdlog.wal.writing.late_sync import LateSync
 from cmdlog.wal.writing.segment_pool import SegmentPool
 from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
-from cmdlog.wal.writing.thread_file import ThreadFile
 from cmdlog.wal.writing.turn import Turn
 from cmdlog.wal.writing.watermarks import Gate, RecordSource, RingSettings, Watermarks
 
