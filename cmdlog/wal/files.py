@@ -64,7 +64,7 @@ class File(Protocol):
         ...
 
     def allocate(self, size: int) -> None:
-        """Takes space for the first `size` bytes, which nobody else gets any more; where nothing was written they read as zeros.
+        """Takes space for the first `size` bytes, which no other file gets; where nothing was written they read as zeros.
 
         Extends a shorter file; durable after the next sync. On file systems that copy on write it promises nothing.
         Raises: DiskFull.

@@ -177,7 +177,7 @@ class Log:
     ) -> None:
         """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written.
 
-        `waits` says of the records that were taken last whether somebody waits until they are durable: then they are synced at
+        `waits` says of the records that were taken last whether a caller waits until they are durable: then they are synced at
         once, else within `async_window_s`. None: always (`sync`), or never (`async`). `lax` says whether
         something of them is answered when they are only written. With `early` `RecordSource.written` is called before the sync
         of a block, not after it. `timed` gets the seconds of every sync whose end was seen, a block's own with its write. All of
@@ -203,7 +203,7 @@ class Log:
         self._running.kick()
 
     def hasten(self) -> None:
-        """Somebody waits until what was written so far is durable: it is synced at once. Cheap, any thread."""
+        """Callers wait until what was written so far is durable: it is synced at once. Cheap, any thread."""
         if self._ring is not None:
             self._ring.hasten()
 
@@ -253,7 +253,7 @@ class Log:
     def read(self, after: Lsn | None = None, upto: Lsn | None = None) -> Iterator[tuple[Lsn, Record]]:
         """Durable records in (after, upto], in order, checked. Hold an anchor at or before `after` while reading.
 
-        Raises: Corrupt, Recycled; WalError when `after` is not in the log any more.
+        Raises: Corrupt, Recycled; WalError when `after` is no longer in the log.
         """
         return read_records(self._files, list(self._space.segments.values()), last=self.durable_block, after=after, upto=upto)
 

@@ -57,7 +57,7 @@ class SkipSet:
             self._skips = [skip for skip in self._skips if skip.at < index]
 
     def drop_batches(self, upto: int) -> None:
-        """Batches up to that index are not at hand any more."""
+        """Batches up to that index are no longer at hand."""
         self._skips = [skip for skip in self._skips if skip.batch > upto]
 
     def by_batch(self, *, upto: int | None = None) -> Skips:

@@ -114,7 +114,7 @@ class Interrupts:
         return not worker.is_alive()
 
     def restore(self) -> None:
-        """The last user gives SIGINT back, unless somebody else has taken it since."""
+        """The last user gives SIGINT back, unless another handler has been set since."""
         with _SHARING:
             self._users -= 1
             if self._users or threading.get_ident() != self._thread:

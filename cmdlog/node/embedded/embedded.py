@@ -283,7 +283,7 @@ def _is_deep() -> bool:
     if not _has_frames(min(INLINE_FRAMES_MAX, limit)):
         return False
     if _has_frames(limit):
-        raise RecursionError(f"the caller has less than {CALL_FRAMES} frames left of the recursion limit; nothing was called")
+        raise RecursionError(f"fewer than {CALL_FRAMES} stack frames are left before the recursion limit; nothing was called")
     return True
 
 

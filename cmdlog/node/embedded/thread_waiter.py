@@ -1,6 +1,6 @@
 """How a thread of the calling process waits for the reply to its call: with a lock of its own, the cheapest thing to wait on.
 
-One rule: a thread that runs the callbacks of a future must not wait, since nobody else would answer it.
+One rule: a thread that runs the callbacks of a future must not wait, since no other thread would answer it.
 """
 
 from __future__ import annotations

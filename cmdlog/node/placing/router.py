@@ -148,7 +148,7 @@ class Router:
         return True
 
     def end_session(self, session: bytes) -> None:
-        """Its client makes no more calls under it: what comes is refused, and what is kept of it may go."""
+        """Its client has ended it: a later call under it is refused, and what is kept of it may go."""
         self._sequencer.intake.end_session(session, self._keys.sessions.end(session))
 
     def _place_bound(self, call: Encoded) -> None:

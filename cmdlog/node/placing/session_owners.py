@@ -83,7 +83,7 @@ class LiveSession:
         return True
 
     def end(self) -> None:
-        """Nothing is called under it any more."""
+        """No call under it follows."""
         self.floor = ENDED
         self.owners.clear()
 
@@ -154,7 +154,7 @@ class SessionOwners:
         return LiveSession(now, holder_of(session), self.shares)
 
     def end(self, session: bytes) -> list[int]:
-        """Nothing is placed under the session any more; the partitions that may know it."""
+        """Nothing is placed under the session from now on; the partitions that may know it."""
         with self._lock:
             live = self._sessions.get(session)
             if live is None or live.floor == ENDED:

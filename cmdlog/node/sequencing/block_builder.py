@@ -43,7 +43,7 @@ class BlockBuilder:
         return self._clock.reserve(1)
 
     def closed_txn(self) -> TxnId:
-        """No TxnId up to it will be given any more."""
+        """No later call gets a TxnId up to it."""
         return self._clock.closed()
 
     def close_batches(self, bytes_max: int) -> tuple[Taken, int]:

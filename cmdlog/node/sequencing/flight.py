@@ -153,7 +153,7 @@ class Flight:
 
     @property
     def strict(self) -> bool:
-        """Somebody waits until it is durable: a caller, or, of a control entry, the node."""
+        """Whether its durability is awaited: by a caller, or, of a control entry, the node."""
         return not self.lax or self.lax_calls < len(self.lax)
 
     def may_go(self, partition: int) -> bool:

@@ -81,9 +81,9 @@ class LogFeed:
         self._notes = ControlRecords(room_bytes=pipelines.log.notes_room_bytes)
         self.written_block, self.votes_alone = start.block, start.votes_alone
         self.blocks = 0  # taken so far
-        self.waits = False  # somebody waits until what was taken last is durable
+        self.waits = False  # a caller waits until what was taken last is durable
         self.lax = False  # some of its calls do not
-        self.settling = 0  # batches that a site has answered, and somebody waits until they are committed
+        self.settling = 0  # batches that a site has answered, and a caller waits until they are committed
         self._taken: deque[TakenBlock] = deque()  # from `take_records` until `durable`
         self._unwritten: deque[TakenBlock] = deque()  # from `take_records` until `written`
 
@@ -158,7 +158,7 @@ class LogFeed:
             flights = self._unwritten.popleft().flights
             for _, flight in flights:
                 flight.write(block)
-            if self.votes_alone:  # nobody else may give its place to another batch
+            if self.votes_alone:  # no other node may give its place to another batch
                 self.run_ahead(flights, self._pipelines.now())
 
     def durable(self, block: int) -> None:
@@ -213,7 +213,7 @@ class LogFeed:
     # -- commits, under the lock -----------------------------------------------------------------------------------------
 
     def note_executed(self) -> None:
-        """A site has answered a batch whose commit somebody waits for."""
+        """A site has answered a batch whose commit a caller waits for."""
         self.settling += 1
 
     def run_ahead(self, flights: Iterable[tuple[PartitionPipeline, Flight]], now: float) -> None:

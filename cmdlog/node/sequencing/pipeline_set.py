@@ -21,7 +21,7 @@ class LogControls:
     """What the sequencer asks of the log."""
 
     kick: Callable[[], None]  # there is something to take
-    hasten: Callable[[], None]  # somebody waits until what is written is durable
+    hasten: Callable[[], None]  # a caller waits until what is written is durable
     room_bytes: Callable[[], int]  # for calls
     notes_room_bytes: Callable[[], int] = lambda: 1 << 30  # for control records
     why_full: Callable[[], str] = lambda: "the log has no room until a snapshot lets its oldest segment go"
@@ -85,7 +85,7 @@ class PipelineSet:
         self.proposes = proposes
 
     def end(self) -> bool:
-        """Nothing is answered any more; False if that is so already."""
+        """Nothing is answered from now on; False if that is so already."""
         before, self.ended = self.ended, True
         return not before
 

@@ -169,7 +169,7 @@ class ReadRequests:
         elif self._pipelines.ended:
             raise NotReady("the node has failed, or is stopped")
         else:
-            admission.raise_closed(Closed.MIGRATION)  # its procedure may not suit the tables any more
+            admission.raise_closed(Closed.MIGRATION)  # its procedure may no longer suit the tables
         if self._opening.tables_wait:
             raise LogFullRefusal(f"the tables of this version wait for room: {admission.why_full()}")
         if not pipeline.up:

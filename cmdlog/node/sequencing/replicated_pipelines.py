@@ -1,7 +1,7 @@
 """The pipelines of a node that is one of several: what consensus hands out becomes flights, what was proposed here is committed.
 
 One rule: a site gets what is committed, in the order of its partition, from any proposer. Callers wait on the node that
-proposed their call; when it leads no more, those whose calls are not known to be committed are answered `outcome_unknown`, and
+proposed their call; when it no longer leads, those whose calls are not known to be committed are answered `outcome_unknown`, and
 those whose calls were not proposed are refused: of these nothing is logged. The same holds while it leads and no majority takes
 entries: calls are suspended, and callers whose calls are not committed for too long are answered `outcome_unknown`.
 """
@@ -24,7 +24,7 @@ from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.sequencing.site_feed import LOOK_S, take_callers
 from cmdlog.wal.format.record import peek_record
 
-COMMIT_S: Final = 1.0  # for what was proposed to be committed, when the node stops and nobody has taken its leadership
+COMMIT_S: Final = 1.0  # for what was proposed to be committed, when the node stops and no other node has taken its leadership
 
 
 class ReplicatedPipelines:
@@ -93,7 +93,7 @@ class ReplicatedPipelines:
             self._admission.open(Closed.MAJORITY)
 
     def step_down(self, refusal: CallRefused, why: str) -> int:
-        """This node leads no more, and calls are refused so. How many callers were answered `outcome_unknown`."""
+        """This node no longer leads, and calls are refused so. How many callers were answered `outcome_unknown`."""
         unknown: list[Done] = []
         with self._lock:
             self._admission.close(Closed.LEADER, refusal)
@@ -138,7 +138,7 @@ class ReplicatedPipelines:
         return len(dones)
 
     def leave(self, given_up: Callable[[], bool], disconnect: Callable[[], None]) -> None:
-        """This node stops: it places no more calls, waits for the commit of those that it has, and leaves the others. Blocking.
+        """This node stops: it places no calls, waits for the commit of those that it has, and leaves the others. Blocking.
 
         What is not committed when it has disconnected is answered `outcome_unknown`: nothing more will be heard of it here.
         """

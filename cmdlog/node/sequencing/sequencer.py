@@ -71,7 +71,7 @@ class Sequencer:
         self.replicated = ReplicatedPipelines(pipelines, self.log_feed, admission, builder, self.reads)
 
     def failed(self, error: BaseException) -> None:
-        """The node cannot continue: calls under way are answered `outcome_unknown`, and none is accepted any more."""
+        """The node cannot continue: calls under way are answered `outcome_unknown`, and none is accepted from now on."""
         why = full_text(error)
         if self.abandon(NotReady(f"the node must be restarted: {why}"), f"the node failed during the call: {why}"):
             self._on_failure(error)

@@ -111,11 +111,11 @@ class InlineSites:
         self._put(lambda: self._current.pace(partition, share))
 
     def helped_by(self, thread: int) -> None:
-        """The thread that is about to call `drive`, so nobody else needs waking for what it brings."""
+        """The thread that is about to call `drive`, so no other thread needs waking for what it brings."""
         self._helper = thread
 
     def drive(self) -> None:
-        """Does the work that is there, unless somebody else is at it, who will see it."""
+        """Does the work that is there, unless another thread is doing it, which will see it."""
         self._helper = None
         while self._work and not self._stuck:
             if not self._drive.acquire(blocking=False):

@@ -47,7 +47,7 @@ class LoopReader:
         self._soon(self._end)
 
     def _soon(self, work: Callable[..., object], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and reads nothing
             self._loop.call_soon_threadsafe(work, *args)
 
     def _add(self, channel: Channel, readable: Callable[[], None]) -> None:

@@ -257,7 +257,7 @@ class ProcessSites:
                     self._kill_hung()
                 for number, outage in list(self._outages.items()):
                     self._tend_site(number, outage)
-            except Exception as error:  # noqa: BLE001 - our own bug: nobody would bring sites back any more
+            except Exception as error:  # noqa: BLE001 - our own bug: no thread would bring sites back
                 self._owner.broken(error)
 
     def _kill_hung(self) -> None:

@@ -46,7 +46,7 @@ class Anchors:
         self._moved()
 
     def oldest(self) -> Lsn | None:
-        """The oldest position that anyone needs; None when nobody has said anything."""
+        """The oldest position that anyone needs; None without any anchor."""
         with self._lock:
             return min((anchor.lsn for anchor in self._anchors.values()), default=None)
 

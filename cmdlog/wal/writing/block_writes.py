@@ -2,7 +2,7 @@
 
 One rule: a block has one of two writers, and `start` decides which. One that is alone, and whose thread has other work, goes to
 the direct writer: it is *started*, and on its way during that work. All others are written and synced by the threads that took
-them, side by side. Until a started block has landed nobody else writes to its file; a thread that must finishes it first.
+them, side by side. Until a started block has landed no other thread writes to its file; a thread that must finishes it first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BlockWrites:
         self, open_direct: Callable[[], DirectWriter | None], marks: Watermarks, window: SyncWindow, times: SyncTimes, *,
         early: bool, clock: Callable[[], float], idle: Callable[[], None], wedge: Callable[[WalError], None],
     ) -> None:  # fmt: skip
-        """`open_direct` is called once, `idle` under the lock when nothing is in flight any more, `wedge` without it."""
+        """`open_direct` is called once, `idle` under the lock when nothing is in flight, `wedge` without it."""
         self._open_writer, self._lock, self._marks, self._window, self._times = open_direct, marks.lock, marks, window, times
         self._early, self._clock, self._idle, self._wedge = early, clock, idle, wedge
         self._started: tuple[PlacedBlock, float] | None = None  # and since when
@@ -81,7 +81,7 @@ class BlockWrites:
         self.in_flight += 1
 
     def write(self, placed: PlacedBlock, own: ThreadFile) -> None:
-        """Writes the block, and syncs it unless nobody waits for that."""
+        """Writes the block, and syncs it unless no caller waits for that."""
         if self._started is not None or self._landing.locked():  # its end may be awaited by another thread
             self.land()
         try:
@@ -101,14 +101,14 @@ class BlockWrites:
         """Gives the block to the direct writer, before the turn is passed on; False: its own thread must `write` it.
 
         This alone decides which of the two writes a block. One that is started is announced as written at once, on its way as
-        it is: a kill leaves it to the kernel, a power cut may take it. `lax`: somebody is answered when it is written.
+        it is: a kill leaves it to the kernel, a power cut may take it. `lax`: a caller is answered when it is written.
         """
         if lax:
             return False  # an answer may rest on it before it is durable: it must be in the page cache
         if self.in_flight != 1:
             return False  # another thread is writing to the file: syncs of several blocks take place side by side
         if placed.number > self._window.wanted:
-            return False  # nobody waits for it: a later sync covers it
+            return False  # no caller waits for it: a later sync covers it
         if self._window.open or self._marks.any_left:
             return False  # its sync must cover those that were left, and a direct write makes only itself durable
         if placed.beside is not None:
@@ -169,7 +169,7 @@ class BlockWrites:
     def _finish(self, placed: PlacedBlock, seconds: float | None, upto: int | None) -> None:
         """The block is written, and synced unless it is left; `upto` as in `Watermarks.synced`. Marks advance over closed gaps.
 
-        `seconds`: None of a sync whose end nobody saw.
+        `seconds`: None of a sync whose end no thread saw.
         """
         now = self._clock()
         with self._lock:

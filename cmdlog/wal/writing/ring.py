@@ -4,7 +4,7 @@ One rule: exactly one thread holds the *turn*, in which a block is taken from th
 happens there. The writing and syncing after it runs in parallel; watermarks advance in block order, not in that of completion.
 
 A thread is woken only when there is something to take: at most one hand-over per block, 20-50 us. A block whose durability
-somebody waits for is synced by the thread that wrote it; so is one before it that is written later. Others are left to the next
+a caller waits for is synced by the thread that wrote it; so is one before it that is written later. Others are left to the next
 sync, at the end of the window at the latest. So one log serves callers of both promises.
 """
 
@@ -80,7 +80,7 @@ class Ring:
                 self._group.release()
 
     def hasten(self) -> None:
-        """Somebody waits until what is written so far is durable: it is synced now, not at the end of the window."""
+        """A caller waits until what is written so far is durable: it is synced now, not at the end of the window."""
         if self._window.open and self._sync != "off":
             with self._lock:
                 self._window.hasten()
@@ -138,7 +138,7 @@ class Ring:
         self._marks.raise_error()
 
     def stop(self) -> None:
-        """Ends the threads; nothing is written any more. What was in flight has finished on return."""
+        """Ends the threads; nothing is written from now on. What was in flight has finished on return."""
         with self._lock:
             self._stopping = True
             self._open_gates()
@@ -151,7 +151,7 @@ class Ring:
         self._late.close()
 
     def wedge(self, error: WalError) -> None:
-        """Ends all writing: nothing in flight is acknowledged any more, and the source is notified once."""
+        """Ends all writing: nothing in flight is acknowledged, and the source is notified once."""
         with self._lock:
             self._marks.wedge(error)
             self._open_gates()
@@ -234,7 +234,7 @@ class Ring:
         return placed is not None
 
     def _note_idle(self) -> None:
-        """Locked. Nothing is in flight any more."""
+        """Locked. The last block in flight has finished."""
         self._group.release()
         self._quiet.open_all()
 
@@ -280,7 +280,7 @@ class Ring:
                 self._quiet.wait()
         self._late.flush()
         if not self._space.ready:
-            self._seal()  # the wait may be long, and nobody else can while this thread holds the turn
+            self._seal()  # the wait may be long, and no other thread can while this one holds the turn
         if not self._space.wait_ready(lambda: self._closing or self._stopping or self._marks.error is not None):
             return False
         self._late.flush()

@@ -9,7 +9,7 @@ file that is being made. With `whole` the thread reserves all that are missing, 
 Recycling is oldest first: the hard state file notes it, then the file is renamed. A crash in between is finished at the next
 start.
 
-A segment that every anchor has passed may still be wanted for another reason: its history has been promised to somebody. So
+A segment that every anchor has passed may still be wanted for another reason: its history has been promised. So
 `may_go` is asked first. It answers at once: yes, or not yet, and then the one that answered copies the segment away (never moves
 it: the ring keeps its files, also on a full disk) and calls `ask` when the answer has changed. While it is not yet, the log fills
 up; that is the promise kept.
@@ -164,7 +164,7 @@ class SegmentPool:
                 return
 
     def prepare_files(self) -> None:
-        """Recycles what nobody needs, makes files until READY_WANTED are ready, reserves the others. Raises: WriteFailed."""
+        """Recycles what is not needed, makes files until READY_WANTED are ready, reserves the others. Raises: WriteFailed."""
         while (passed := self._passed()) is not None and self.may_go(*passed):
             self._recycle(passed[0])
         try:
@@ -190,7 +190,7 @@ class SegmentPool:
 
     def _recycle(self, segment: SegmentFile) -> None:
         self._note_oldest(segment.sequence + 1)
-        self.recycled = segment.sequence  # before the name goes: nobody is to miss the file
+        self.recycled = segment.sequence  # before the name goes: no reader is to miss the file
         target = self._new_path()
         self._files.rename(segment.path, target)
         self._files.fsync_dir(self.log_dir)

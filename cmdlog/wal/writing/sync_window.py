@@ -19,13 +19,13 @@ LATENCIES_KEPT: Final = 1024  # for the summary in `status`
 class SyncWindow:
     """Blocks that are written and left without a sync of their own. The first of them opens the window.
 
-    A block that is left was written before any later one was placed for which somebody waits: that one's sync covers it.
+    A block that is left was written before any later one was placed for which a caller waits: that one's sync covers it.
     """
 
     __slots__ = ("_blocks", "_hastened", "_length_s", "_since", "wanted")
 
     def __init__(self, length_s: float, *, wanted: int) -> None:
-        self.wanted = wanted  # the newest block whose durability somebody waits for
+        self.wanted = wanted  # the newest block whose durability a caller waits for
         self._length_s = length_s
         self._since = 0.0
         self._hastened = False
@@ -37,11 +37,11 @@ class SyncWindow:
         return bool(self._blocks)
 
     def want(self, number: int) -> None:
-        """Somebody waits for this block, the newest one."""
+        """A caller waits for this block, the newest one."""
         self.wanted = number
 
     def hasten(self) -> None:
-        """Somebody waits for a block that was left: the window is over."""
+        """A caller waits for a block that was left: the window is over."""
         self._hastened = True
 
     def leave(self, placed: PlacedBlock, now: float) -> None:
@@ -78,7 +78,7 @@ class SyncTimes:
         self._kept: deque[float] = deque(maxlen=LATENCIES_KEPT)
 
     def add(self, seconds: float | None) -> None:
-        """A sync took so long; None: nobody saw its end."""
+        """A sync took so long; None: no thread saw its end."""
         self.count += 1
         if seconds is None:
             return

@@ -33,7 +33,7 @@ class Turn:
         self.held, self.wanted = True, False
 
     def wait(self) -> None:
-        """Until somebody kicks or passes it on; look again then."""
+        """Until `kick` or `pass_on` wakes this thread; look again then."""
         self._waiting.wait()
 
     def wake_all(self) -> None:

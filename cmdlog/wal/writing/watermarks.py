@@ -68,7 +68,7 @@ class RingSettings:
 
 
 class Gate:
-    """A condition that costs nothing to open while nobody waits: most blocks meet no waiter. All methods under its lock.
+    """A condition that costs nothing to open while no thread waits: most blocks meet no waiter. All methods under its lock.
 
     `open_one` wakes who came last: of threads that do the same, the one whose stack is still in the processor's caches.
     """
