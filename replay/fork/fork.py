@@ -38,9 +38,8 @@ from replay.log.source import LogSource, fold_end, open_source
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import PAST, make_plan
 from replay.plan.sole_voter import check_alone
-from replay.recover.execute import RecoveryProgress, Target, execute
+from replay.recover.execute import RecoveryProgress, ReplayTerms, Target, execute
 from replay.recover.new_directory import NewNodeDirectory
-from replay.recover.target import HANG_AFTER_S
 from replay.recover.to_directory import RESUMABLE, complete
 from replay.results import PartitionResult
 from replay.state.trust import Trust, read_position, state_path
@@ -123,8 +122,7 @@ def fork(
     places = {part.partition: ForkPlace.of_plan(part) for part in parts}
     request: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
     marker = ForkMarker.of(places, _skips(parts), source.instance.identity.incarnation, directory, **request)
-    place = NewNodeDirectory(files, out, marker)
-    # Three cases: this very fork is finished here, has begun here, or has not.
+    place = NewNodeDirectory(files, out, marker)  # three cases: this very fork is finished here, has begun here, or has not
     if (noted := place.finished()) is not None:
         return _made_before(files, out, _ForkRan.from_json(noted), code.bundle.hash)
     goes_on = place.can_resume()
@@ -135,16 +133,8 @@ def fork(
     check_database(rest.scan.groups, db)
     if not goes_on:
         place.create([directory])
-    run = _ForkRun(
-        target=Target(files, out),
-        planned=planned,
-        rest=rest,
-        code=code,
-        progress=progress,
-        workers=workers,
-        hang_after_s=hang_after_s,
-        goes_on=goes_on,
-    )
+    terms = _terms(workers, progress, hang_after_s)
+    run = _ForkRun(target=Target(files, out), planned=planned, rest=rest, code=code, terms=terms, goes_on=goes_on)
     with place.owned((*RESUMABLE, CallStuck)) as owner:
         place.begin_request()
         ran = _ran_before(files, out, rest, place.replayed() if goes_on else None)
@@ -159,6 +149,12 @@ def fork(
         complete(files, out, owner, instance, groups=groups, results=ran.results, begun_by=marker.by)
     seconds = time.monotonic() - began
     return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
+
+
+def _terms(workers: int | None, progress: ReportProgress, hang_after_s: float | None) -> ReplayTerms:
+    """How all calls of the fork are run; without `hang_after_s` those of the other code run here."""
+    terms: ReplayTerms = {"workers": workers, "progress": progress}
+    return terms if hang_after_s is None else {**terms, "hang_after_s": hang_after_s}
 
 
 def _open_alone(files: Files, directory: str) -> LogSource:
@@ -210,9 +206,7 @@ class _ForkRun:
     planned: Planned | None
     rest: RemainingLog
     code: ForkCode
-    progress: ReportProgress
-    workers: int | None
-    hang_after_s: float | None
+    terms: ReplayTerms
     goes_on: bool
 
     def restore_states(self, done: Mapping[int, RerunProgress]) -> int:
@@ -229,10 +223,7 @@ class _ForkRun:
             calls = self.planned.plan.calls
             planned = self.planned.with_parts(part for part in self.planned.plan.partitions if part.partition in fresh)
             try:
-                execute(
-                    planned, target, workers=self.workers, progress=self.progress, go_on=self.goes_on,
-                    hang_after_s=HANG_AFTER_S if self.hang_after_s is None else self.hang_after_s,
-                )  # fmt: skip
+                execute(planned, target, go_on=self.goes_on, **self.terms)
             except Poison as poison:
                 poison.hint = (
                     "before the fork point the logged code runs: fork the output of `cmdlog recover --quarantine --to` instead"
@@ -242,11 +233,11 @@ class _ForkRun:
 
     def run_other_code(self) -> tuple[list[PartitionResult], RerunTally]:
         """Runs the other code."""
-        target, rest = self.target, self.rest
-        if self.hang_after_s is None:
-            results, tally = run_here(rest, target, self.code, self.progress)
+        target, rest, progress, hang_after_s = self.target, self.rest, self.terms["progress"], self.terms.get("hang_after_s")
+        if hang_after_s is None:
+            results, tally = run_here(rest, target, self.code, progress)
         else:
-            results, tally = run_watched(rest, target, self.code, self.progress, hang_after_s=self.hang_after_s)
+            results, tally = run_watched(rest, target, self.code, progress, hang_after_s=hang_after_s)
         if tally.first is not None and (batch := _batch_of(rest.source, tally.first)) is not None:
             tally.first = with_live_outcome(target.files, rest.source.directory, tally.first, batch, rest.scan.catalogs)
         return results, tally
