@@ -33,7 +33,7 @@ from cmdlog.node.telemetry.stage_timings import BYTES, CALLS, OUTCOMES, SECONDS,
 from cmdlog.wal.ids import txn_millis
 from cmdlog.wal.system.line_queue import dropped_lines
 
-DOCUMENT: Final = Path(__file__).with_name("METRICS.md")
+DOCUMENT: Final = Path(__file__).parents[1] / "METRICS.md"
 
 METRICS: Final[tuple[MetricRow, ...]] = (
     counter_row("cmdlog_calls_total", "calls that have an outcome; a multi-partition call counts once", "procedure", "outcome"),
