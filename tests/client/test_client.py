@@ -190,7 +190,7 @@ def test_stale_read_says_as_of_what(client: Client) -> None:
     assert found.as_of[done.partition or 0] >= done.txn_id
     assert client.invoke("peek", {"id": counter}).as_of is None
     assert (counter, 7) in list(client.query("select id, n from counters", consistency="stale"))
-    with pytest.raises(RequestRefused, match="only read"):
+    with pytest.raises(RequestRefused, match="only for read-only"):
         client.invoke("bump", {"id": counter, "amount": 7}, consistency="stale")
 
 
