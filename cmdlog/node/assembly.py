@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
-from cmdlog.node.background.drill_scheduler import Drills
+from cmdlog.node.background.drill_scheduler import DrillScheduler
 from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.running_work import RunningWork
-from cmdlog.node.background.segment_copy_process import Copier
+from cmdlog.node.background.segment_copy_process import SegmentCopyProcess
 from cmdlog.node.background.snapshot_hooks import Hooks, Kept
 from cmdlog.node.background.snapshot_schedule import LogView, Policy
 from cmdlog.node.background.snapshotter import Snapshotter
@@ -110,7 +110,7 @@ class NodeParts:
     sites: InlineSites | ProcessSites
     desk: SiteEvents
     snapshots: Snapshotter
-    copier: Copier
+    copier: SegmentCopyProcess
     archiver: Archiver
     facts: ManifestFacts
 
@@ -229,11 +229,11 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _make_archiver(ground: NodeGround, clock: HybridClock) -> tuple[Copier, Archiver]:
+def _make_archiver(ground: NodeGround, clock: HybridClock) -> tuple[SegmentCopyProcess, Archiver]:
     """Makes the archive's thread; from now on the log asks it before it recycles a segment."""
     directory, settings, wal = ground.directory, ground.settings, ground.wal
     halfway = (1 + settings.snapshot_log_fraction) / 2  # from where snapshots keep the log to where it refuses
-    copier = Copier(pressing=lambda: LogView(wal.first_blocks(), wal.instance.segments).fill >= halfway)
+    copier = SegmentCopyProcess(pressing=lambda: LogView(wal.first_blocks(), wal.instance.segments).fill >= halfway)
     archiver = Archiver(
         ArchiveFolder(ground.outside.files, directory, wal.instance.identity),
         range(settings.partitions),
@@ -315,7 +315,7 @@ def _make_snapshotter(ground: NodeGround, speeds: Speeds, hooks: Hooks) -> Snaps
 def make_checks(ground: NodeGround, parts: NodeParts, peers: ScrubPeers | None = None) -> SelfChecks:
     """Makes the threads that check the node; `peers`: whom the scrub compares the log with, None of a node alone."""
     pages = PageChecks(ground.directory, parts.desk.broken, ground.work)
-    drills = Drills(ground.directory, every_s=ground.settings.drill_every_s, work=ground.work)
+    drills = DrillScheduler(ground.directory, every_s=ground.settings.drill_every_s, work=ground.work)
     return SelfChecks(pages, drills, _make_scrub(ground, parts, peers))
 
 

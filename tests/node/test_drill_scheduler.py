@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 import cmdlog
-from cmdlog.node.background.drill_scheduler import FIRST_AFTER_S, Drills
+from cmdlog.node.background.drill_scheduler import FIRST_AFTER_S, DrillScheduler
 from cmdlog.node.reporting.prometheus import Exposition
 from cmdlog.wal.files import RealFiles
 from procedures.samples import bank
@@ -60,7 +60,7 @@ def seconds_of(finished: str) -> float:
 
 def test_reports_that_are_there_are_told(tmp_path: Path) -> None:
     """Those of earlier lives and by hand: the newest one, and how long ago a restore was proven."""
-    drills = Drills(str(tmp_path), every_s=0, wall=lambda: seconds_of("2026-01-31T12:10:00Z"))
+    drills = DrillScheduler(str(tmp_path), every_s=0, wall=lambda: seconds_of("2026-01-31T12:10:00Z"))
     assert (drills.age_s(), drills.status()["last"]) == (None, None)
     report(tmp_path, "proven", "2026-01-31T12:00:00Z")
     assert drills.age_s() == 600
@@ -75,13 +75,13 @@ def test_next_drill_is_due_after_the_last_one_whoever_held_it(tmp_path: Path, ev
     """A node that is started again each day is drilled all the same."""
     now = seconds_of("2026-01-31T12:10:00Z")
     report(tmp_path, "diverged", "2026-01-31T12:00:00Z")
-    assert Drills(str(tmp_path), every_s=every_s, wall=lambda: now).due_at == now + due_in_s
+    assert DrillScheduler(str(tmp_path), every_s=every_s, wall=lambda: now).due_at == now + due_in_s
 
 
 def test_first_drill_comes_soon(tmp_path: Path) -> None:
     """Whatever the interval is, nobody waits a month for the first proof."""
-    assert Drills(str(tmp_path), every_s=86_400 * 30, wall=lambda: 1000.0).due_at == 1000 + FIRST_AFTER_S
-    assert Drills(str(tmp_path), every_s=5, wall=lambda: 1000.0).due_at == 1005
+    assert DrillScheduler(str(tmp_path), every_s=86_400 * 30, wall=lambda: 1000.0).due_at == 1000 + FIRST_AFTER_S
+    assert DrillScheduler(str(tmp_path), every_s=5, wall=lambda: 1000.0).due_at == 1005
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_drill_beside_a_node_proves_it_and_then_names_the_damage(tmp_path: Path,
             opened.call("open_account", branch=1, customer=customer, savings=5, checking=5)
             if customer in (10, 20):
                 opened.node.take_snapshot()
-        drills = Drills(str(directory), every_s=0.05, module=made(IN_EARNEST))
+        drills = DrillScheduler(str(directory), every_s=0.05, module=made(IN_EARNEST))
         drills.start()
         wait_for(lambda: drills.status()["last"])
         drills.stop()
@@ -131,4 +131,4 @@ def test_times_of_reports_are_utc(tmp_path: Path) -> None:
         opened.call("open_account", branch=1, customer=1, savings=5, checking=5)
         moment = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
         assert module.drill(FILES, str(tmp_path / "node"), seed=1, now=lambda: moment).verdict == "proven"
-    assert Drills(str(tmp_path / "node"), every_s=0, wall=lambda: moment.timestamp() + 5).age_s() == 5
+    assert DrillScheduler(str(tmp_path / "node"), every_s=0, wall=lambda: moment.timestamp() + 5).age_s() == 5

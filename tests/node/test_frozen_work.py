@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cmdlog.member.leading.takeover import Takeover
-from cmdlog.node.background.drill_scheduler import Drills
+from cmdlog.node.background.drill_scheduler import DrillScheduler
 from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.running_work import STALLED_AFTER_S, RunningWork
 from cmdlog.node.node import Node
@@ -60,7 +60,7 @@ def begin_deploy(node: Node) -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def begin_drill(node: Node) -> Iterator[None]:
     """Whose turn comes at once."""
-    drills = Drills(node.directory, every_s=0.01, work=node.overview.work)
+    drills = DrillScheduler(node.directory, every_s=0.01, work=node.overview.work)
     drills.start()
     yield
     drills.stop()

@@ -11,7 +11,7 @@ import pytest
 
 from cmdlog import child_process
 from cmdlog.node.background import idle_priority
-from cmdlog.node.background.segment_copy_process import Copier
+from cmdlog.node.background.segment_copy_process import SegmentCopyProcess
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.opening.survey import SegmentFile
@@ -40,7 +40,7 @@ def segment(tmp_path: Path) -> tuple[SegmentFile, int]:
 @pytest.mark.usefixtures("cold_start")
 def test_copies_take_time_that_nobody_wants(segment: tuple[SegmentFile, int], tmp_path: Path) -> None:
     """The process asks for idle time alone, and one serves many copies."""
-    copier, (source, last) = Copier(), segment
+    copier, (source, last) = SegmentCopyProcess(), segment
     expected = copy_segment(RealFiles(), source.path, str(tmp_path / "expected"), last_block=last)
     assert copier.copy(source.path, str(tmp_path / "a"), last) == expected
     process = copier._process
@@ -62,7 +62,7 @@ def test_copy_that_gets_no_time_is_done_in_earnest(
     monkeypatch.setattr(idle_priority, "IDLE_S", 0.0)
     monkeypatch.setattr(idle_priority, "IDLE_BYTES_PER_S_MIN", 1e12)
     monkeypatch.setattr(child_process, "LOOK_EVERY_S", 0.01)
-    copier, (source, last) = Copier(), segment
+    copier, (source, last) = SegmentCopyProcess(), segment
     target = tmp_path / "a"
     target.write_bytes(b"half of it")
     assert copier.copy(source.path, str(target), last).bytes == target.stat().st_size
@@ -78,7 +78,7 @@ def test_copy_does_not_wait_when_the_log_cannot(
     policies = watch_policies(monkeypatch)
     monkeypatch.setattr(child_process, "LOOK_EVERY_S", 0.01)
     full = iter([True])
-    copier, (source, last) = Copier(lambda: next(full, False)), segment
+    copier, (source, last) = SegmentCopyProcess(lambda: next(full, False)), segment
     copier.copy(source.path, str(tmp_path / "a"), last)
     assert policies == [os.SCHED_OTHER]
     copier.copy(source.path, str(tmp_path / "b"), last)
@@ -96,7 +96,7 @@ def test_copy_does_not_wait_when_the_log_cannot(
 def test_stop_ends_a_copy_under_way(segment: tuple[SegmentFile, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that gets no time does not hold up the end of the node."""
     watch_policies(monkeypatch, starve=True)
-    copier, (source, last) = Copier(), segment
+    copier, (source, last) = SegmentCopyProcess(), segment
     failed: list[Exception] = []
 
     def copy() -> None:

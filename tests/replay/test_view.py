@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.background.drill_scheduler import Drills
+from cmdlog.node.background.drill_scheduler import DrillScheduler
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.reader import LogReader, Recycled
@@ -116,7 +116,7 @@ def test_drill_that_finds_no_moment_to_read_was_not_run(busy: Busy, monkeypatch:
     code, told = command.text("drill", busy.directory)
     assert code == 1
     assert "replaced snapshots or log files while they were being read" in told
-    drills = Drills(busy.directory, every_s=86_400.0)
+    drills = DrillScheduler(busy.directory, every_s=86_400.0)
     last = drills.status()["last"]
     assert last["verdict"] == "not_run"
     assert drills.status()["last_proven_restore_seconds"] is None

@@ -31,7 +31,7 @@ TEXT_MAX: Final = 500  # characters of a reason that status and log show
 log = structlog.get_logger("cmdlog.drill")
 
 
-class Drills:
+class DrillScheduler:
     """The node's drill thread. `status` and `age_s` may be called from any thread, before `start` too."""
 
     def __init__(

@@ -24,7 +24,7 @@ from snapshot.errors import SnapshotFailed
 COPY_TIMEOUT_S: Final = 600.0  # a segment at the speed of a floppy disk
 
 
-class Copier:
+class SegmentCopyProcess:
     """One caller at a time; `stop` from any thread."""
 
     def __init__(self, pressing: Callable[[], bool] = lambda: False) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cmdlog.node.background.drill_scheduler import Drills
+from cmdlog.node.background.drill_scheduler import DrillScheduler
 from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.scrub.scrubber import Scrubber
 
@@ -17,7 +17,7 @@ class SelfChecks:
     """The node's checks."""
 
     pages: PageChecks
-    drills: Drills
+    drills: DrillScheduler
     scrub: Scrubber
 
     def start(self) -> None:
