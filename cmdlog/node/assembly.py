@@ -16,7 +16,7 @@ from typing import Final
 from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.node.background.drill_scheduler import DrillScheduler
 from cmdlog.node.background.page_checks import PageChecks
-from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.background.segment_copy_process import SegmentCopyProcess
 from cmdlog.node.background.snapshot_hooks import Hooks, Kept
@@ -182,7 +182,7 @@ def build_parts(ground: NodeGround) -> NodeParts:
 
 def _make_meter(ground: NodeGround) -> StageTimings:
     names, settings = [procedure.name for procedure in ground.db.procedure_list], ground.settings
-    speeds = Speeds(ground.directory, names, settings.partitions)
+    speeds = RecoverySpeeds(ground.directory, names, settings.partitions)
     return StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=settings.slow_call_ms / 2000 or math.inf)
 
 
@@ -294,7 +294,7 @@ def _snapshot_hooks(
     )
 
 
-def _make_snapshotter(ground: NodeGround, speeds: Speeds, hooks: Hooks) -> Snapshotter:
+def _make_snapshotter(ground: NodeGround, speeds: RecoverySpeeds, hooks: Hooks) -> Snapshotter:
     """Makes the snapshot thread and informs the log which blocks its snapshots need."""
     settings, wal = ground.settings, ground.wal
     snapshotter = Snapshotter(

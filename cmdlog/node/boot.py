@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 
-from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.snapshot_schedule import segments_wanted
 from cmdlog.node.failure_sets import Failures
 from cmdlog.node.settings import BadSetting, Settings
@@ -349,7 +349,7 @@ def reporter(progress: Callable[[Any], None] | None) -> Callable[[RecoveryProgre
 
 
 def tell_recovery(
-    plan: Plan, report: RecoveryReport, newest: Callable[[int], Snapshot | None], speeds: Speeds
+    plan: Plan, report: RecoveryReport, newest: Callable[[int], Snapshot | None], speeds: RecoverySpeeds
 ) -> list[dict[str, Any]]:
     """What each partition was rebuilt from, and why, for `status`; the log names state files that were not trusted.
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.placing import housekeeping
 from cmdlog.node.placing.housekeeping import Housekeeping
@@ -50,7 +50,7 @@ def rounds_of(
     newest = {0: SimpleNamespace(name="snap-0")}
     thread = Housekeeping(
         str(folder), cast(Sequencer, sequencer), cast(Snapshotter, SimpleNamespace(newest_of_each=lambda: newest)),
-        cast(KeyOwners, SimpleNamespace(tidy=lambda look: None)), cast(Speeds, SimpleNamespace(save=saved.append)),
+        cast(KeyOwners, SimpleNamespace(tidy=lambda look: None)), cast(RecoverySpeeds, SimpleNamespace(save=saved.append)),
         failed=failed, each_round=[lambda: rounds.append(None)],
     )  # fmt: skip
     thread.start()
@@ -112,7 +112,7 @@ def test_idle_node_rests(tmp_path: Path, *, votes_alone: bool) -> None:
 
     thread = Housekeeping(
         str(tmp_path), cast(Sequencer, idle), cast(Snapshotter, SimpleNamespace(newest_of_each=dict)),
-        cast(KeyOwners, SimpleNamespace(tidy=lambda look: None)), cast(Speeds, SimpleNamespace(save=lambda names: None)),
+        cast(KeyOwners, SimpleNamespace(tidy=lambda look: None)), cast(RecoverySpeeds, SimpleNamespace(save=lambda names: None)),
         failed=lambda: False, each_round=[],
     )  # fmt: skip
     waits = Waits(200, call)

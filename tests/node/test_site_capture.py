@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.site_capture import SiteCapture
 from snapshot.errors import SnapshotFailed
 from snapshot.lineage import Wish
@@ -24,7 +24,7 @@ def capture_of(folder: Path, answer: Callable[[SiteCapture, int], None], blocks:
         lambda partition, ident, path, wish: answer(made[0], ident),
         lambda partition: blocks.pop(0),
         lambda partition: 0,
-        Speeds(str(folder), ["p"], 4),
+        RecoverySpeeds(str(folder), ["p"], 4),
     )
     made.append(capture)
     return capture

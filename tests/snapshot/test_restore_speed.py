@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.log import Log
 from replay.recover.in_place import bring_up
@@ -43,13 +43,13 @@ def test_file_that_is_wrong_is_as_if_there_were_none(tmp_path: Path, content: by
 def test_node_keeps_both_kinds_of_speeds(tmp_path: Path) -> None:
     """What the node saves about calls, and what a recovery measured meanwhile, stand in one file."""
     (tmp_path / "state").mkdir()
-    speeds = Speeds(str(tmp_path), ["p"], 1)
+    speeds = RecoverySpeeds(str(tmp_path), ["p"], 1)
     before = speeds.restore_s(100 * MB)
     speeds.add(0, [0], 1e-5)
     note_speed(str(tmp_path / "state"), "restore", size_bytes=50 * MB, seconds=1.0)
     note_speed(str(tmp_path / "state"), "check", size_bytes=50 * MB, seconds=1.0)
     speeds.save({0: "s"})
-    again = Speeds(str(tmp_path), ["p"], 1)
+    again = RecoverySpeeds(str(tmp_path), ["p"], 1)
     assert again.per_call_us() == pytest.approx({"p": 10.0})
     assert again.restore_s(100 * MB) == pytest.approx(4.0)
     assert before == pytest.approx(0.5, abs=0.01)

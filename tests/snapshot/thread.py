@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.snapshot_hooks import Hooks, Kept
 from cmdlog.node.background.snapshot_schedule import LogView, Policy
 from cmdlog.node.background.snapshotter import Snapshotter
@@ -59,7 +59,7 @@ class Node:
             pace=lambda _p, share: self.shares.append(share),
             state_bytes=lambda _p: 1 << 20,
         )  # fmt: skip
-        self.speeds = Speeds(str(folder), ["p"], partitions)
+        self.speeds = RecoverySpeeds(str(folder), ["p"], partitions)
         self.snapshotter = Snapshotter(
             FILES, str(folder), US, range(partitions), kept=Kept(kept), policy=Policy(0.5), speeds=self.speeds, hooks=hooks
         )

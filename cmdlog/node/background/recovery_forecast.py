@@ -44,7 +44,7 @@ def read_call_times(folder: str) -> dict[str, float]:
     return times if all(0 < s < CALL_S_MAX for s in times.values()) else {}
 
 
-class Speeds:
+class RecoverySpeeds:
     """Speeds measured on one node. Thread-safe; nothing here is on the path of a call."""
 
     def __init__(self, directory: str, names: Sequence[str], partitions: int) -> None:

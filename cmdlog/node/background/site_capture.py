@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.work_progress import Followed
 from snapshot.errors import SnapshotFailed
 from snapshot.lineage import Wish
@@ -32,7 +32,7 @@ class SiteCapture:
         begin: Callable[[int, int, str, Wish], None],
         applied_block: Callable[[int], int],
         progress: Callable[[int], int],
-        speeds: Speeds,
+        speeds: RecoverySpeeds,
     ) -> None:
         """`begin` asks a site: partition, number of the capture, path of a whole image, or rather a delta.
 

@@ -39,7 +39,7 @@ import structlog
 
 from cmdlog.node.background.point_maker import PointMaker
 from cmdlog.node.background.quarantine_moves import set_aside
-from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.running_work import Work
 from cmdlog.node.background.seal_process import SealProcess
 from cmdlog.node.background.site_capture import SiteCapture
@@ -88,7 +88,7 @@ class Snapshotter:
         *,
         kept: Kept,
         policy: Policy,
-        speeds: Speeds,
+        speeds: RecoverySpeeds,
         hooks: Hooks,
     ) -> None:
         self._files, self._directory, self._identity = files, directory, identity

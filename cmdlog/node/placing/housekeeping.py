@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.placing.key_owners import KeyOwners, look_up
 from cmdlog.node.sequencing.sequencer import Sequencer
@@ -37,7 +37,7 @@ class Housekeeping:
     """`start`, then `stop` before the sites end."""
 
     def __init__(
-        self, directory: str, sequencer: Sequencer, snapshots: Snapshotter, keys: KeyOwners, speeds: Speeds, *,
+        self, directory: str, sequencer: Sequencer, snapshots: Snapshotter, keys: KeyOwners, speeds: RecoverySpeeds, *,
         failed: Callable[[], bool], each_round: Sequence[Callable[[], None]],
     ) -> None:  # fmt: skip
         """`failed`: the log takes nothing more. `each_round`: steps of others, who know whether one is due."""

@@ -29,7 +29,7 @@ from itertools import pairwise
 from operator import mul, sub
 from typing import TYPE_CHECKING, Final
 
-from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from procedures.idempotency.known_outcome import Status
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class StageTimings:
         *,
         partitions: int,
         now: Callable[[], float] = time.monotonic,
-        speeds: Speeds | None = None,
+        speeds: RecoverySpeeds | None = None,
         slow_s: float = math.inf,
     ) -> None:
         self.names = list(names)  # of procedures, by number
@@ -147,7 +147,7 @@ class StageTimings:
         self.digests = 0  # logged for later comparison
         self.slow_s = slow_s  # of a batch, placed until answered: above it, its stages are kept for a while
         self.slow: deque[tuple[Sequence[int], Sequence[float]]] = deque(maxlen=SLOW_KEPT)  # transaction ids, ends of the stages
-        self.speeds = speeds or Speeds("", self.names, partitions)
+        self.speeds = speeds or RecoverySpeeds("", self.names, partitions)
         self.speeds.measured_by(self.drain)
         self.busy_s = [0.0] * partitions  # in which a site had something of the partition to execute
 
