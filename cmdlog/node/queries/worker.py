@@ -177,7 +177,7 @@ def receive_exactly(sock: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-class QueryLoop:
+class QueryWorker:
     """The loop of the process."""
 
     def __init__(self, sock: socket.socket, *, memory_bytes_max: int) -> None:
@@ -241,4 +241,4 @@ def main() -> None:
     with contextlib.suppress(OSError):  # a container may forbid it
         Path("/proc/self/oom_score_adj").write_text(KILLED_FIRST)
     with contextlib.suppress(EOFError, ConnectionError):  # the node is gone
-        QueryLoop(sock, memory_bytes_max=memory_bytes_max).run()
+        QueryWorker(sock, memory_bytes_max=memory_bytes_max).run()
