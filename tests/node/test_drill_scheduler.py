@@ -12,7 +12,7 @@ import pytest
 
 import cmdlog
 from cmdlog.node.background.drill_scheduler import FIRST_AFTER_S, DrillScheduler
-from cmdlog.node.reporting.prometheus import Exposition
+from cmdlog.node.reporting.prometheus import PrometheusExposition
 from cmdlog.wal.files import RealFiles
 from procedures.samples import bank
 from replay.drill import drill as module
@@ -113,7 +113,7 @@ def test_drill_beside_a_node_proves_it_and_then_names_the_damage(tmp_path: Path,
 
 def exposition(opened: cmdlog.Embedded) -> bytes:
     """What a scrape of the node gets, without comments."""
-    lines = Exposition(opened.node.front, lambda: opened.node.overview).render()[1].splitlines()
+    lines = PrometheusExposition(opened.node.front, lambda: opened.node.overview).render()[1].splitlines()
     return b"\n".join(line for line in lines if not line.startswith(b"#"))
 
 

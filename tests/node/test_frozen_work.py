@@ -20,7 +20,7 @@ from cmdlog.node.background.drill_scheduler import DrillScheduler
 from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.running_work import STALLED_AFTER_S, RunningWork
 from cmdlog.node.node import Node
-from cmdlog.node.reporting.prometheus import Exposition
+from cmdlog.node.reporting.prometheus import PrometheusExposition
 from cmdlog.node.scrub import scrubber
 from cmdlog.node.telemetry.request_stats import RequestStats
 from tests.member.test_takeover import TERMS, Steps
@@ -117,7 +117,7 @@ class FrozenNode:
         self.clock = SteppedClock()
         for timed in (self.node.overview.work, *self.node.overview.work._under_way()):  # the scrub has begun with the node
             monkeypatch.setattr(timed, "_now", self.clock)
-        self._exposition = Exposition(RequestStats(slow_call_ms=1000), lambda: self.node.overview)
+        self._exposition = PrometheusExposition(RequestStats(slow_call_ms=1000), lambda: self.node.overview)
 
     def stands(self, kind: str) -> list[str]:
         """What the status says of that kind, a minute later."""

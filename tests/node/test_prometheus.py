@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome
-from cmdlog.node.reporting.prometheus import DEPRECATED, DOCUMENT, ROWS, TABLE, Exposition, document
+from cmdlog.node.reporting.prometheus import DEPRECATED, DOCUMENT, ROWS, TABLE, PrometheusExposition, document
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS
 from cmdlog.node.telemetry.request_stats import RequestStats
 from procedures.idempotency.known_outcome import Status
@@ -37,7 +37,7 @@ def a_node(directory: Path, **settings: Any) -> Iterator[Node]:
 def scrape(node: Node | None, front: RequestStats | None = None) -> dict[str, dict[tuple[str, ...], float]]:
     """Sample name -> values of the labels, in their order -> value."""
     overview = node.overview if node is not None else None
-    _, body = Exposition(front or (node.front if node else RequestStats()), lambda: overview, version="1").render()
+    _, body = PrometheusExposition(front or (node.front if node else RequestStats()), lambda: overview, version="1").render()
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in parse_text(body.decode()):
         row = TABLE.get(family.name) or TABLE.get(f"{family.name}_total")
@@ -59,7 +59,7 @@ def test_a_scrape_returns_the_table(tmp_path: Path) -> None:
         node.front.cut = lambda: {"header_timeout": 1}
         node.front.slow(2.0, dict)
         overview = node.overview
-        exposition = Exposition(node.front, lambda: overview, version="1")
+        exposition = PrometheusExposition(node.front, lambda: overview, version="1")
         for accept, parse in (("", parse_text), (OPENMETRICS, parse_openmetrics)):
             kind, body = exposition.render(accept)
             assert ("openmetrics" in kind) is bool(accept)

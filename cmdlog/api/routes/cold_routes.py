@@ -38,7 +38,7 @@ from cmdlog.api.routes.response_models import (
 from cmdlog.api.routes.service import Service, headers_of_problem, json_answer
 from cmdlog.api.routes.strict_route import IncomingOf, ServiceOf, route, router
 from cmdlog.node.outcome import CallRefused
-from cmdlog.node.reporting.prometheus import Exposition
+from cmdlog.node.reporting.prometheus import PrometheusExposition
 from cmdlog.node.reporting.status import StatusOverview
 from cmdlog.operator_error import full_text
 from snapshot.errors import PointRefused, SnapshotError
@@ -65,7 +65,7 @@ class ColdRoutes(FastAPI):
         )
         self.service = service
         self.document = Description(service, version=version)
-        self.exposition = Exposition(service.front, partial(_overview, service), version=version or "0")
+        self.exposition = PrometheusExposition(service.front, partial(_overview, service), version=version or "0")
 
     def openapi(self) -> dict[str, Any]:
         """See `Description`."""

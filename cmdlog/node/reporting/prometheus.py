@@ -126,7 +126,7 @@ ROWS: Final = (*METRICS, *(_deprecated(*names) for names in DEPRECATED.items()))
 TABLE: Final[Mapping[str, MetricRow]] = {row.name: row for row in ROWS}
 
 
-class Exposition:
+class PrometheusExposition:
     """`/metrics` of one process. `overview` gives the node's once there is one."""
 
     def __init__(self, front: RequestStats, overview: Callable[[], StatusOverview | None], *, version: str = "") -> None:
