@@ -20,7 +20,7 @@ from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.background.segment_copy_process import SegmentCopyProcess
 from cmdlog.node.background.snapshot_hooks import Hooks, Kept
-from cmdlog.node.background.snapshot_schedule import LogView, Policy
+from cmdlog.node.background.snapshot_schedule import LogView, SnapshotPolicy
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot, ManifestFacts
 from cmdlog.node.clock import HybridClock, TimeSource
@@ -303,7 +303,7 @@ def _make_snapshotter(ground: NodeGround, speeds: RecoverySpeeds, hooks: Hooks) 
         wal.instance.identity,
         range(settings.partitions),
         kept=Kept(settings.snapshots_kept, settings.points_kept),
-        policy=Policy(settings.snapshot_log_fraction, settings.snapshot_age_max_s, settings.recovery_budget_s),
+        policy=SnapshotPolicy(settings.snapshot_log_fraction, settings.snapshot_age_max_s, settings.recovery_budget_s),
         speeds=speeds,
         hooks=hooks,
     )

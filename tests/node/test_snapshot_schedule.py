@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.node.background.snapshot_schedule import Due, Forecast, LogView, Policy, due, urgency
+from cmdlog.node.background.snapshot_schedule import Due, Forecast, LogView, SnapshotPolicy, due, urgency
 from snapshot.catalog import Snapshot
 from snapshot.manifest import Manifest
 
@@ -41,7 +41,7 @@ DUE = {
 def test_due(case: str) -> None:
     """Which partition is next, from the ring and the snapshots alone."""
     view, snapshots, expected = DUE[case]
-    assert due(Policy(0.5), view, snapshots, (0, 1)) == (None if expected is None else Due(expected, "log"))
+    assert due(SnapshotPolicy(0.5), view, snapshots, (0, 1)) == (None if expected is None else Due(expected, "log"))
 
 
 FRESH = {0: taken(0, 650, 750), 1: taken(1, 650, 750)}
@@ -57,21 +57,21 @@ BUDGET = {
 def test_due_by_the_recovery_budget(case: str) -> None:
     """A budget of 20 s: the partition whose replay takes longest is next, as long as that helps."""
     forecast, expected = BUDGET[case]
-    assert due(Policy(0.5, budget_s=20.0), RING, FRESH, (0, 1), forecast=forecast) == expected
-    assert due(Policy(0.5), RING, FRESH, (0, 1), forecast=forecast) is None
+    assert due(SnapshotPolicy(0.5, budget_s=20.0), RING, FRESH, (0, 1), forecast=forecast) == expected
+    assert due(SnapshotPolicy(0.5), RING, FRESH, (0, 1), forecast=forecast) is None
 
 
 def test_due_by_age() -> None:
     """The oldest first; what has executed nothing since is not among them, and a clock set back makes nobody old."""
-    policy = Policy(0.5, age_max_s=60.0)
+    policy = SnapshotPolicy(0.5, age_max_s=60.0)
     assert due(policy, RING, FRESH, (0, 1), ages_s={0: 61.0, 1: 62.0}) == Due(1, "age")
     assert due(policy, RING, FRESH, (0, 1), ages_s={0: 61.0}) == Due(0, "age")
     assert due(policy, RING, FRESH, (0, 1), ages_s={0: -3600.0, 1: 59.0}) is None
-    assert due(Policy(0.5), RING, FRESH, (0, 1), ages_s={0: 61.0}) is None
+    assert due(SnapshotPolicy(0.5), RING, FRESH, (0, 1), ages_s={0: 61.0}) is None
 
 
 def test_urgency_is_one_at_the_soft_limit_or_the_budget() -> None:
     """Whichever is nearer."""
-    assert urgency(Policy(0.5), RING, Forecast()) == 1.0
-    assert urgency(Policy(0.8, budget_s=10.0), RING, Forecast({0: 15.0}, {0: 5.0}, 2)) == 2.0
-    assert urgency(Policy(0.8), RING, Forecast({0: 15.0}, {}, 1)) == pytest.approx(0.625)
+    assert urgency(SnapshotPolicy(0.5), RING, Forecast()) == 1.0
+    assert urgency(SnapshotPolicy(0.8, budget_s=10.0), RING, Forecast({0: 15.0}, {0: 5.0}, 2)) == 2.0
+    assert urgency(SnapshotPolicy(0.8), RING, Forecast({0: 15.0}, {}, 1)) == pytest.approx(0.625)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.snapshot_hooks import Hooks, Kept
-from cmdlog.node.background.snapshot_schedule import LogView, Policy
+from cmdlog.node.background.snapshot_schedule import LogView, SnapshotPolicy
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
@@ -61,7 +61,14 @@ class Node:
         )  # fmt: skip
         self.speeds = RecoverySpeeds(str(folder), ["p"], partitions)
         self.snapshotter = Snapshotter(
-            FILES, str(folder), US, range(partitions), kept=Kept(kept), policy=Policy(0.5), speeds=self.speeds, hooks=hooks
+            FILES,
+            str(folder),
+            US,
+            range(partitions),
+            kept=Kept(kept),
+            policy=SnapshotPolicy(0.5),
+            speeds=self.speeds,
+            hooks=hooks,
         )
         self.snapshotter.start()
 

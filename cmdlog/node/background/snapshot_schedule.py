@@ -68,7 +68,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class SnapshotPolicy:
     """What the settings ask for; 0 switches `age_max_s` and `budget_s` off."""
 
     fraction: float  # of the ring
@@ -82,7 +82,7 @@ class Due(NamedTuple):
 
 
 def due(
-    policy: Policy, view: LogView, snapshots: Mapping[int, Sequence[Snapshot]], partitions: Sequence[int], *,
+    policy: SnapshotPolicy, view: LogView, snapshots: Mapping[int, Sequence[Snapshot]], partitions: Sequence[int], *,
     forecast: Forecast | None = None, ages_s: Mapping[int, float] | None = None,
 ) -> Due | None:  # fmt: skip
     """The snapshot that is to be taken next; None when none is due.
@@ -116,14 +116,14 @@ def segments_wanted(partitions: int, segments: int, segment_bytes: int, fraction
     return wanted
 
 
-def urgency(policy: Policy, view: LogView, forecast: Forecast) -> float:
+def urgency(policy: SnapshotPolicy, view: LogView, forecast: Forecast) -> float:
     """How pressing truncation is: 0 not at all, 1 with the log at its soft limit or the forecast at the budget, more beyond."""
     by_budget = forecast.total_s / policy.budget_s if policy.budget_s else 0.0
     return max(view.fill / policy.fraction, by_budget)
 
 
 def _due_by_log(
-    policy: Policy, view: LogView, snapshots: Mapping[int, Sequence[Snapshot]], partitions: Sequence[int]
+    policy: SnapshotPolicy, view: LogView, snapshots: Mapping[int, Sequence[Snapshot]], partitions: Sequence[int]
 ) -> int | None:
     """The holder of the oldest block is considered first."""
     every = segments_between(view.segments, policy.fraction)

@@ -44,7 +44,7 @@ from cmdlog.node.background.running_work import Work
 from cmdlog.node.background.seal_process import SealProcess
 from cmdlog.node.background.site_capture import SiteCapture
 from cmdlog.node.background.snapshot_hooks import Hooks, Kept
-from cmdlog.node.background.snapshot_schedule import Due, Forecast, Policy, due, urgency
+from cmdlog.node.background.snapshot_schedule import Due, Forecast, SnapshotPolicy, due, urgency
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
@@ -87,7 +87,7 @@ class Snapshotter:
         partitions: Sequence[int],
         *,
         kept: Kept,
-        policy: Policy,
+        policy: SnapshotPolicy,
         speeds: RecoverySpeeds,
         hooks: Hooks,
     ) -> None:
