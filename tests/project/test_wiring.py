@@ -12,10 +12,10 @@ PARAMETERS_MAX = 8
 WIRED = (Path("cmdlog/member"), Path("cmdlog/node"), Path("cmdlog/api"))
 
 FOREIGN_ASSIGNMENTS = {
-    "cmdlog/node/queries/exact_columns.py": {"connection.authorizer"},  # apsw's way
     "cmdlog/node/queries/query.py": {
         "guard.mode",  # what the statement about to run may do; as in procedures/execution
-        "cursor.exec_trace",  # apsw's way
+        "connection.authorizer",  # apsw's way
+        "cursor.exec_trace",  # the same
     },
     "cmdlog/api/connections/tls.py": {"context.minimum_version", "context.verify_mode"},  # the ssl module's way
 }

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -22,14 +24,14 @@ import apsw
 
 from cmdlog.errors import InvalidParameters
 from cmdlog.node.outcome import NotReady
-from cmdlog.node.queries.exact_columns import ExactColumns
 from cmdlog.procedure_calls import QueryParameters
 from cmdlog.results import QueryResult
 from cmdlog.wal.process_limits import address_limit
 from procedures.guard.authorizer import Authorizer, Mode
-from procedures.numeric.marks import numeric_digits
+from procedures.numeric.functions import UNITS
+from procedures.numeric.marks import marked_numerics, numeric_digits
 from procedures.statements.raised import sqlite_text
-from procedures.storage.state import open_reader
+from procedures.storage.state import open_reader, rows_of
 from procedures.storage.stored_values import stored_value
 from replay.state.reader_gate import is_shut
 
@@ -43,6 +45,7 @@ T = TypeVar("T")
 STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, about 1 ms, between looks at the deadline
 GATE_LOOK_S: Final = 0.005  # between two looks whether the site lets readers in again
 CACHE_KIBIBYTES: Final = 8 << 10  # of pages: a query runs once, and its memory is for sorting
+COMPOUND: Final = re.compile(r"\b(?:UNION|INTERSECT|EXCEPT)\b", re.IGNORECASE)
 VALUE_BYTES: Final = 32  # that any value takes, at least, in a result of values
 ESCAPED_BYTES_MAX: Final = 6  # of a character in JSON: \u0001
 
@@ -253,13 +256,67 @@ class _Statement:
     store: RowStore
 
 
+class _ExactColumns:
+    """Beside the authorizer of one connection: how often a statement reads each exact column, while it is prepared.
+
+    SQL sees the integers that stand for exact decimals. A query never shows or compares units as if they were the number: a plain
+    result column is given as its digits (10.00). Wherever else such a column is read, SQL would work with units of its last
+    decimal; so the text says so: `units(balance) > 1000`.
+    """
+
+    def __init__(self, connection: apsw.Connection, guard: Authorizer) -> None:
+        self._guard = guard
+        self._kinds = {
+            (str(table), column): kind
+            for (table,) in rows_of(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")
+            for column, kind in marked_numerics(connection, str(table)).items()
+        }
+        self._reads: Counter[tuple[str, str]] = Counter()
+        self._asked = False  # units() was named last, so the column that is read next is its argument
+        if self._kinds:
+            connection.authorizer = self._count
+
+    def _count(self, action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+        if action == apsw.SQLITE_READ and (first, second) in self._kinds and not self._asked:
+            self._reads[first or "", second or ""] += 1
+        self._asked = action == apsw.SQLITE_FUNCTION and second == UNITS
+        return self._guard(action, first, second, database, trigger)
+
+    def scales(self, cursor: apsw.Cursor, sql: str) -> dict[int, int]:
+        """Position of each result column that is a plain exact column -> its decimals.
+
+        Raises: ValueError when the statement reads such a column elsewhere without saying that units are meant.
+        """
+        if not self._reads:
+            return {}
+        found = {}
+        plain: Counter[tuple[str, str]] = Counter()
+        for position, (_, _, _, table, column) in enumerate(cursor.description_full):
+            origin = (table or "", column or "")
+            if origin in self._kinds:
+                found[position] = self._kinds[origin][1]
+                plain[origin] += 1
+        if plain and COMPOUND.search(sql):  # SQLite names the origin of the first query's columns alone
+            raise ValueError(
+                f"a compound SELECT may not read {'.'.join(next(iter(plain)))}, an exact number; run its queries one by one"
+            )
+        if self._reads - plain:
+            (table, column), _ = (self._reads - plain).most_common(1)[0]
+            precision, scale = self._kinds[table, column]
+            raise ValueError(
+                f"{table}.{column} is a Numeric({precision}, {scale}), of which SQL sees units of 10^-{scale}: select it as a "
+                f"plain column, or write {UNITS}({column}) where its units are meant, as in WHERE {UNITS}({column}) > {10**scale}"
+            )
+        return found
+
+
 def _read_partition(
     connection: apsw.Connection, guard: Authorizer, partition: int, statement: _Statement, result: QueryResult
 ) -> None:
     """Adds a partition's rows, read in one transaction with its position."""
     with connection:
         result.as_of[partition] = connection.execute("SELECT txn_id FROM _cmdlog_meta").get
-        exact = ExactColumns(connection, guard)
+        exact = _ExactColumns(connection, guard)
         guard.mode = Mode.PROCEDURE
         try:
             result.columns[:] = _read(connection, statement, exact)
@@ -267,7 +324,7 @@ def _read_partition(
             guard.mode = Mode.FRAMEWORK
 
 
-def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumns) -> list[str]:
+def _read(connection: apsw.Connection, statement: _Statement, exact: _ExactColumns) -> list[str]:
     columns: list[str] = []
     scales: dict[int, int] = {}
 
