@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import SECONDS, STAGES, Histogram, StageTimings, quantile
@@ -47,8 +47,14 @@ class SecondSample:
     marks: Sequence[Sequence[int]]  # for each of the first partitions: MARKS
 
 
+class _Readings(NamedTuple):
+    calls: int
+    refused: int
+    counts: Sequence[Sequence[int]]  # of each of LINES
+
+
 class RecentHistory:
-    """`look` is called by one thread, `since` by any."""
+    """`sample_if_due` is called by one thread, `since` by any."""
 
     def __init__(self, meter: StageTimings, *, wall: Callable[[], float] = time.time) -> None:
         self._meter, self._wall = meter, wall
@@ -56,12 +62,12 @@ class RecentHistory:
         self._next_at = meter.now() + STEP_S
         self._number = 0
         self._front = RequestStats()
-        self._begin_sample()
+        self._began = self._read_meters()  # where the meters stood when the second under way began
 
     def listen_to(self, front: RequestStats) -> None:
         """Takes refusals and whole latencies from this front from now on."""
         self._front = front
-        self._begin_sample()
+        self._began = self._read_meters()
 
     def sample_if_due(self, gauges: Callable[[], Gauges]) -> None:
         """Adds a row if its time has come; cheap if not."""
@@ -91,10 +97,10 @@ class RecentHistory:
         return {"step_s": STEP_S, "rows_max": ROWS_KEPT, "next": rows[-1].number if rows else after, "columns": columns}
 
     def _make(self, elapsed_s: float, gauges: Gauges) -> SecondSample:
-        calls, refused, counts = self._calls, self._refused, self._counts
-        self._begin_sample()
+        began, ended = self._began, self._read_meters()
+        self._began = ended
         quantiles: list[float | None] = []
-        for before, after in zip(counts, self._counts, strict=True):
+        for before, after in zip(began.counts, ended.counts, strict=True):
             new = [max(0, b - a) for a, b in zip(before, after, strict=True)]  # a front that came just now may have had less
             quantiles += [_milliseconds(quantile(SECONDS, new, share)) for share in SHARES.values()]
         self._number += 1
@@ -102,20 +108,19 @@ class RecentHistory:
         return SecondSample(
             self._number,
             round(self._wall(), 3),
-            round((self._calls - calls) / elapsed_s, 1),
-            round((self._refused - refused) / elapsed_s, 1),
+            round((ended.calls - began.calls) / elapsed_s, 1),
+            round((ended.refused - began.refused) / elapsed_s, 1),
             round(gauges.log_fill, 4),
             gauges.inflight_calls,
             quantiles,
             [[gauges.watermarks[p][mark] for mark in MARKS] for p in shown],
         )
 
-    def _begin_sample(self) -> None:
-        """Where the meters stand now."""
+    def _read_meters(self) -> _Readings:
+        """Where they stand now."""
         self._meter.drain()
-        self._calls = self._meter.calls_total()
-        self._refused = sum(list(self._front.refused.values()))
-        self._counts = [list(line.counts) for line in self._lines()]
+        counts = [list(line.counts) for line in self._lines()]
+        return _Readings(self._meter.calls_total(), sum(list(self._front.refused.values())), counts)
 
     def _lines(self) -> list[Histogram]:
         meter = self._meter
