@@ -52,7 +52,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sample", ["bank", "voter"])
+@pytest.mark.parametrize("sample", ["bank", "ledger"])
 def test_samples_have_no_findings(sample: str) -> None:
     """The samples are clean under lint and double run."""
     assert check(f"procedures.samples.{sample}:db", calls=300) == []

@@ -33,7 +33,7 @@ def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("every") / "node"
     with cmdlog.open(folder, versions.load("every_v1", APP), partitions=2, **SMALL) as opened:
         for number in range(8):
-            opened.call("add", **{**FULL_ROW, "id": number + 1, "exact": FULL_ROW["exact"].scaleb(-number)})
+            opened.call("add", **{**FULL_ROW, "id": number + 1, "exact": FULL_ROW["exact"].scaleb(number)})
         opened.call("empty", id=20)
     return folder
 

@@ -106,12 +106,12 @@ def test_every_type_is_exact(versions: Versions, tmp_path: Path) -> None:
     found = find_table(asked(tmp_path / "node", "THINGS"))
     assert found.name == "things"
     assert found.columns == {
-        "id": "bigint", "big": "bigint", "flag": "boolean", "real": "double", "price": "decimal(12,2)", "exact": "string",
-        "long": "string", "at": "timestamp", "day": "date", "ident": "string", "nested": "string", "text": "string",
+        "id": "bigint", "big": "bigint", "flag": "boolean", "real": "double", "price": "decimal(12,2)", "exact": "decimal(18,6)",
+        "at": "timestamp", "day": "date", "ident": "string", "nested": "string", "text": "string",
         "kind": "string", "raw": "binary",
     }  # fmt: skip
     by_id = {row["id"]: row for row in rows(tmp_path / "node", "things")}
-    assert by_id[1] == {**FULL_ROW, "exact": "1.234567", "long": str(FULL_ROW["long"]), "nested": '{"a":1.5,"b":[1,null,"x"]}'}
+    assert by_id[1] == {**FULL_ROW, "nested": '{"a":1.5,"b":[1,null,"x"]}'}
     assert by_id[2] == {**dict.fromkeys(found.columns), "id": 2, "nested": "null"}
     (work := tmp_path / "work").mkdir()
     wanted = {row["id"]: row for row in exported(tmp_path / "node", work)["things"]}
@@ -271,7 +271,7 @@ def test_frame_has_the_rows_and_exact_types(spark: SparkSession, node: Path) -> 
     """Schema and rows are those of the plan; fewer columns by a schema; a limit ends a read early, and no folder is left."""
     frame = load(spark, node, "state.prices", includeMetadata="true")
     assert [f"{c.name} {c.dataType.simpleString()}" for c in frame.schema.fields] == [
-        "id bigint", "price string", "_partition_id int", "_txn_id bigint",
+        "id bigint", "price decimal(10,8)", "_partition_id int", "_txn_id bigint",
     ]  # fmt: skip
     assert sorted(map(str, (row.asDict() for row in frame.collect()))) == sorted(
         map(str, rows(node, "prices", includeMetadata="true"))
