@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cmdlog.node.background import archiver
 from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
@@ -23,7 +24,7 @@ from replay.recover.to_directory import rebuild
 from snapshot.archive.archive import ArchiveFolder, bytes_of, check_segments, remove_segment
 from snapshot.archive.segment_copy import CopiedSegment, copy_segment
 from snapshot.archive_layout import gaps
-from tests.replay.archiverig import RULES, SEGMENT_BYTES, ArchiveRig
+from tests.replay.archiverig import FOREVER_S, RULES, SEGMENT_BYTES, ArchiveRig
 from tests.replay.rig import Feed, balances_of
 from tests.waiting import wait_for
 
@@ -304,6 +305,39 @@ def test_window_lets_go_of_what_is_older_and_of_nothing_else(tmp_path: Path) -> 
         assert rig.recovered(tmp_path / f"out{n}", txn) == balances
     with pytest.raises(UntilUnreachable):
         make_plan(RealFiles(), rig.directory, PAST, until=rig.history[7][0])
+
+
+def test_clock_an_hour_back_does_not_shorten_the_window(tmp_path: Path) -> None:
+    """The begin of the window goes back with the clock: everything that was there stays."""
+    rig = ArchiveRig(tmp_path, rules={"window_s": 0.15}, segments=6)
+    rig.rotate(5)
+    before, first = set(rig.names(".seg")), rig.archiver.status()["oldest_txn"]
+    rig.archiver.stop()
+    rig.millis -= 3_600_000
+    rig.attach()
+    assert set(rig.names(".seg")) == before
+    assert rig.archiver.status()["oldest_txn"] == first
+    assert rig.archiver.status()["window_kept"]
+    rig.stop()
+
+
+def test_switching_the_window_off_throws_nothing_away(tmp_path: Path) -> None:
+    """A setting that got lost is no order to delete the history: what was promised stays for `archive prune`, and is shown."""
+    rig = ArchiveRig(tmp_path, segments=6)
+    rig.rotate(3)
+    before = rig.names()
+    rig.stop()
+    rig.rules = Rules(**{**RULES, "window_s": 0.0})
+    with capture_logs() as logs:
+        rig.restart()
+    assert [(line["log_level"], line["promised_window_s"]) for line in logs if "promised_window_s" in line] == [
+        ("warning", FOREVER_S)
+    ]
+    status = rig.archiver.status()
+    assert (status["unkept_window_s"], status["window_kept"]) == (FOREVER_S, False)
+    rig.rotate(2)
+    assert set(before) <= set(rig.names())
+    rig.close()
 
 
 def test_damaged_promise_is_shown_and_keeps_everything(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Column, Integer, String, bindparam, insert
+from sqlalchemy import Column, Integer, String, bindparam, insert, select
 
 from procedures import Database, Transaction
 from procedures.errors import BatchRefused
@@ -198,6 +198,28 @@ def test_read_of_a_writing_procedure_is_refused(make_site: MakeSite) -> None:
 def test_read_only_procedure_in_the_log_fails(make_site: MakeSite) -> None:
     """A read-only procedure that gets into a batch fails there, on every replica alike."""
     assert make_site(counters()).call("peek", name="a")[1]["type"] == "ReadOnlyProcedure"
+
+
+def test_kept_transaction_refuses_after_its_call(make_site: MakeSite) -> None:
+    """`tx` that was kept and used after the batch says so, and so does every part of it."""
+    db = Database("keeper")
+    table = db.table("t", Column("id", Integer, primary_key=True), partition_by="id")
+    kept: list[Transaction] = []
+
+    @db.procedure(partition_by="number")
+    def keep(tx: Transaction, number: int) -> None:
+        kept.append(tx)
+
+    make_site(db).call("keep", number=1)
+    uses: list[Callable[[Transaction], Any]] = [
+        lambda tx: tx.execute(select(table)),
+        lambda tx: tx.txn_id,
+        lambda tx: tx.now,
+        lambda tx: tx.random,
+    ]
+    for use in uses:
+        with pytest.raises(Exception, match="used outside of its call"):
+            use(kept[0])
 
 
 def test_unencodable_results_are_failures(make_site: MakeSite) -> None:

@@ -223,6 +223,15 @@ def test_delta_to_a_full_disk_is_reported_and_the_next_one_is_whole(partition: P
     assert digests_of(restored(base, capture)) == partition.digests()
 
 
+def test_existing_file_is_never_overwritten_by_a_delta(partition: Partition, tmp_path: Path) -> None:
+    """A path that is taken fails and stays as it was."""
+    base = partition.image(tmp_path / "base")
+    before = base.read_bytes()
+    capture = partition.delta(base, partition.site.state.position)
+    assert "FileExists" in finish(capture)["error"]
+    assert base.read_bytes() == before
+
+
 def test_delta_on_another_base_is_refused(partition: Partition, tmp_path: Path) -> None:
     """Other tables, other columns, or another end than stated: nobody gets a state of that."""
     base = partition.image(tmp_path / "base")

@@ -28,7 +28,7 @@ from snapshot import export as module
 from snapshot import lineage
 from snapshot.catalog import Snapshot, list_snapshots
 from snapshot.errors import SnapshotDamaged
-from snapshot.export import BadValue, ExportProgress, export
+from snapshot.export import BadValue, ExportError, ExportProgress, ParquetMissing, export
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest, file_entry
 from snapshot.table_digest import open_image, table_digests
 from tests.commands import Command
@@ -279,6 +279,24 @@ def test_damaged_snapshot_is_not_exported(node: str, tmp_path: Path) -> None:
     image.write_bytes(data)
     with pytest.raises(SnapshotDamaged, match="cannot be exported"):
         export(FILES, snapshots_of(node), str(tmp_path / "out"))
+
+
+def test_table_whose_name_is_a_path_is_refused(node: str, tmp_path: Path) -> None:
+    """Names in an image never become paths."""
+    change(snapshots_of(node)[0], 'CREATE TABLE "../up" (id INTEGER PRIMARY KEY)')
+    with pytest.raises(ExportError, match="has a name that no application can declare"):
+        export(FILES, snapshots_of(node), str(tmp_path / "out"))
+    assert not list(tmp_path.glob("up*"))
+
+
+def test_missing_pyarrow_is_told_with_the_extra_that_brings_it(
+    node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is imported only for an export; nothing is made without it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ParquetMissing, match=r"cmdlog\[parquet\]"):
+        export(FILES, snapshots_of(node), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_folder_that_holds_something_is_left_alone(node: str, tmp_path: Path) -> None:

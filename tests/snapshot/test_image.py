@@ -126,3 +126,13 @@ def test_checkpoints_are_short_only_while_a_copy_is_under_way(state: PartitionSt
     assert log.pages_checkpoint == before
     ImageCapture(state, str(tmp_path / "image"))  # it is there already
     assert log.pages_checkpoint == before
+
+
+def test_existing_file_is_never_overwritten(state: PartitionState, tmp_path: Path) -> None:
+    """A capture to a path that is taken fails and leaves the file as it was."""
+    path = tmp_path / "image"
+    path.write_bytes(b"another image")
+    capture = ImageCapture(state, str(path))
+    assert capture.step()
+    assert "error" in capture.report()
+    assert path.read_bytes() == b"another image"

@@ -17,7 +17,7 @@ from cmdlog.wal.fault_log import FaultLog
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.hard_state import open_hardstate
 from cmdlog.wal.log import Log
-from cmdlog.wal.opening.home import CopiedNode, Home, adopt
+from cmdlog.wal.opening.home import CopiedNode, Home, LinkedNode, adopt
 from cmdlog.wal.system import machine
 from replay.plan.cluster_planner import make_joint_plan
 from replay.plan.planner import PAST, make_plan
@@ -126,6 +126,24 @@ def test_directory_that_is_moved_starts(original: Path, how: str) -> None:
         original.parent.rename(target)
         target /= original.name
     reopen(target)
+
+
+@pytest.mark.slow
+def test_hard_link_copy_is_refused_by_name_and_so_is_adopting_it(original: Path) -> None:
+    """Both directories would write the same files: neither starts until the links are gone, and then the original does."""
+    copy = original.parent / "copy"
+    subprocess.run(["cp", "-al", str(original), str(copy)], check=True)
+    before = (copy / "instance.json").read_bytes(), (copy / "log" / "hardstate").read_bytes()
+    for directory in (copy, original):
+        with pytest.raises(LinkedNode, match=r"instance\.json has 2 names") as refused:
+            reopen(directory)
+        assert refused.value.exit_code == 11
+        assert "cp -a" in refused.value.hint
+    with pytest.raises(LinkedNode):
+        adopt(FILES, str(copy))
+    assert before == ((copy / "instance.json").read_bytes(), (copy / "log" / "hardstate").read_bytes())
+    shutil.rmtree(copy)
+    reopen(original)
 
 
 @pytest.mark.slow
