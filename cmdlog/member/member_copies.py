@@ -22,8 +22,8 @@ from cmdlog.member.consensus import Consensus
 from cmdlog.member.leading.leadership import Leadership
 from cmdlog.member.membership.membership import Membership
 from cmdlog.node.background.snapshot_schedule import LogView
-from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.settings import Settings
+from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.wal.fault_record import encode_fault
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import BlockNumber, Lsn

@@ -19,13 +19,10 @@ from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.background.segment_copy_process import SegmentCopyProcess
-from cmdlog.node.background.snapshot_hooks import Hooks, Kept
-from cmdlog.node.background.snapshot_schedule import LogView, SnapshotPolicy
-from cmdlog.node.background.snapshotter import Snapshotter
+from cmdlog.node.background.snapshot_schedule import LogView
 from cmdlog.node.boot import Boot, ManifestFacts
 from cmdlog.node.clock import HybridClock, TimeSource
 from cmdlog.node.failure_sets import Failures
-from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.placing.key_owners import KeyOwners, make_owners
 from cmdlog.node.placing.local_calls import BoundCode, LocalCalls
 from cmdlog.node.placing.router import Router
@@ -48,18 +45,18 @@ from cmdlog.node.site_events import SiteEvents
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.site_child import SiteChild
 from cmdlog.node.sites.supervisor import FirstSite, ProcessSites, spread
+from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.directory.sizing import skip_bytes
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.format.block import SECTOR_BYTES
-from cmdlog.wal.ids import BlockNumber, Lsn, txn_millis, txn_tick
+from cmdlog.wal.ids import txn_millis, txn_tick
 from cmdlog.wal.log import Log
 from procedures import Database
 from replay.state.trust import state_path
 from snapshot.archive.archive import ArchiveFolder
 from snapshot.archive_layout import ARCHIVE
 from snapshot.catalog import FOLDER as SNAPSHOTS
-from snapshot.catalog import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +150,16 @@ def build_parts(ground: NodeGround) -> NodeParts:
         meter=meter,
         on_failure=readiness.fail,
     )
-    hooks = _snapshot_hooks(ground, sequencer, sites, facts, let_go=archiver.let_go)
-    snapshots = _make_snapshotter(ground, meter.speeds, hooks)
+    snapshots = Snapshotter(
+        ground.outside.files,
+        settings,
+        wal=wal,
+        sequencer=sequencer,
+        sites=sites,
+        facts=facts,
+        work=ground.work,
+        let_go=archiver.let_go,
+    )
     desk = SiteEvents(
         ground.directory,
         ground.db,
@@ -249,67 +254,6 @@ def _make_archiver(ground: NodeGround, clock: HybridClock) -> tuple[SegmentCopyP
     )
     wal.ask_before_recycling(archiver.may_go)
     return copier, archiver
-
-
-def _snapshot_hooks(
-    ground: NodeGround,
-    sequencer: Sequencer,
-    sites: InlineSites | ProcessSites,
-    facts: ManifestFacts,
-    *,
-    let_go: Callable[[Snapshot], None],
-) -> Hooks:
-    settings, wal = ground.settings, ground.wal
-
-    def state_bytes(partition: int) -> int:
-        path = state_path(ground.directory, partition)
-        return os.stat(path).st_size if os.path.exists(path) else 0
-
-    def when_durable(partition: int, done: Callable[[], None]) -> None:
-        sequencer.reads.when_durable(
-            partition, lambda reply: done() if isinstance(reply, CallOutcome) else None
-        )  # else the node has failed
-
-    def log_note(record: bytes, done: Callable[[], None]) -> None:
-        sequencer.log_feed.add_record(record, done)
-        sequencer.log_feed.flush_notes()  # the snapshot waits for it
-
-    return Hooks(
-        capture=sites.capture,
-        applied_block=sequencer.site_feed.applied_block,
-        facts=facts.of_partition,
-        note=log_note,
-        notes_fit=lambda: sequencer.log_feed.notes_fit,
-        when_durable=when_durable,
-        when_all_durable=sequencer.log_feed.when_taken_is_durable,
-        anchor=lambda name, block: wal.anchors.set(name, Lsn(BlockNumber(block), 0)),
-        view=lambda: LogView(wal.first_blocks(), wal.instance.segments, full=wal.room_bytes < settings.call_bytes_max),
-        log_end=lambda: wal.durable_block,
-        closed=sequencer.clock.closed,
-        pace=sites.pace,
-        progress=sites.progress,
-        work=ground.work,
-        state_bytes=state_bytes,
-        let_go=let_go,
-    )
-
-
-def _make_snapshotter(ground: NodeGround, speeds: RecoverySpeeds, hooks: Hooks) -> Snapshotter:
-    """Makes the snapshot thread and informs the log which blocks its snapshots need."""
-    settings, wal = ground.settings, ground.wal
-    snapshotter = Snapshotter(
-        ground.outside.files,
-        ground.directory,
-        wal.instance.identity,
-        range(settings.partitions),
-        kept=Kept(settings.snapshots_kept, settings.points_kept),
-        policy=SnapshotPolicy(settings.snapshot_log_fraction, settings.snapshot_age_max_s, settings.recovery_budget_s),
-        speeds=speeds,
-        hooks=hooks,
-    )
-    for name, block in snapshotter.anchors().items():
-        wal.anchors.set(name, Lsn(BlockNumber(block), 0))
-    return snapshotter
 
 
 def make_checks(ground: NodeGround, parts: NodeParts, peers: ScrubPeers | None = None) -> SelfChecks:

@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot, applied_index
 from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.sequencing.sequencer import Sequencer
@@ -23,6 +22,7 @@ from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.sites.prepared_changes import PreparedChanges
 from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.site_faults import DIVERGED, SiteFault
+from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.node.telemetry.recent_failures import RecentFailures
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.control_record import skip_value

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import LogFullRefusal
+from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.log import Log

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.background import snapshot_schedule, snapshotter
+from cmdlog.node.background import snapshot_schedule
+from cmdlog.node.snapshots import snapshotter
 from tests.node.rig import ask, open_node
 from tests.waiting import wait_for
 

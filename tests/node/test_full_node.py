@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 import pytest
 
 from cmdlog.node.assembly import MACHINE
-from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.embedded.embedded import Embedded
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, UnknownOutcome
 from cmdlog.node.sites.partition_health import PartitionHealth
+from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.wal.errors import WalError, Wedged
 from cmdlog.wal.files import File, RealFiles
 from procedures.storage import state as state_module

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from cmdlog.node.background.recovery_forecast import RecoverySpeeds
-from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.placing import housekeeping
 from cmdlog.node.placing.housekeeping import Housekeeping
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.snapshots.snapshotter import Snapshotter
 from tests.waiting import wait_for
 
 

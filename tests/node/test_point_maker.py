@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.background import point_maker
-from cmdlog.node.background.point_maker import PointMaker
+from cmdlog.node.snapshots import point_maker
+from cmdlog.node.snapshots.point_maker import PointMaker
 from cmdlog.wal.files import RealFiles
 from snapshot.errors import SnapshotFailed
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,10 @@ import pytest
 
 from cmdlog import child_process
 from cmdlog.child_process import ChildEnd
-from cmdlog.node.background import idle_priority, seal_process
+from cmdlog.node.background import idle_priority
 from cmdlog.node.background.snapshot_schedule import LogView
+from cmdlog.node.snapshots import seal_process
+from replay.state.trust import state_path
 from snapshot.errors import SnapshotFailed
 from snapshot.recovery_points import list_points
 from snapshot.space_reserve import Reserve
@@ -47,7 +48,7 @@ def test_anchors_come_back_at_start(tmp_path: Path) -> None:
         node.take()
     node.close()
     again = Node(tmp_path, partitions=2)
-    assert again.snapshotter.anchors() == {"snapshot-p0000": 20, "snapshot-p0001": 0}
+    assert again.anchors == {"snapshot-p0000": 20, "snapshot-p0001": 0}
     again.close()
 
 
@@ -124,7 +125,7 @@ def test_full_log_is_freed_even_of_an_idle_partition(tmp_path: Path) -> None:
 def anchors_at_start(node: Node) -> dict[str, int]:
     """Anchors as a new process would state them."""
     again = Node(node.folder, partitions=len(node.states))
-    anchors = again.snapshotter.anchors()
+    anchors = again.anchors
     again.close()
     return anchors
 
@@ -163,7 +164,7 @@ def test_check_does_not_wait_for_idle_time_when_the_log_cannot(tmp_path: Path, m
     node.take()
     assert policies == [os.SCHED_OTHER]
     looks = iter([LogView((1,), 16)] * 4)
-    node.snapshotter._hooks = replace(node.snapshotter._hooks, view=lambda: next(looks, node.log))
+    monkeypatch.setattr(node.snapshotter, "_log_view", lambda: next(looks, node.log))
     node.take()
     assert policies == [os.SCHED_OTHER, os.SCHED_IDLE, os.SCHED_OTHER]
     node.close()
@@ -197,6 +198,9 @@ def test_point_is_a_transaction_that_every_snapshot_and_the_durable_log_reach(tm
 def test_reserve_is_let_go_for_an_image_and_held_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full volume the space is there for the copy, and taken again when the snapshot is made or has failed."""
     monkeypatch.setattr(Reserve, "_free", lambda _self: 0)
+    state = Path(state_path(str(tmp_path), 0))
+    state.parent.mkdir()
+    state.write_bytes(bytes(1 << 20))
     node = Node(tmp_path)
     path = tmp_path / "snapshots" / "reserve"
     during: list[bool] = []

@@ -3,26 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from cmdlog.node.background.recovery_forecast import RecoverySpeeds
-from cmdlog.node.background.snapshot_hooks import Hooks, Kept
-from cmdlog.node.background.snapshot_schedule import LogView, SnapshotPolicy
-from cmdlog.node.background.snapshotter import Snapshotter
+from cmdlog.node.background.running_work import RunningWork
+from cmdlog.node.background.snapshot_schedule import LogView
+from cmdlog.node.boot import ManifestFacts
+from cmdlog.node.outcome import CallOutcome
+from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.settings import Settings
+from cmdlog.node.sites.supervisor import ProcessSites
+from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind, decode_record
+from cmdlog.wal.ids import Lsn
+from cmdlog.wal.log import Log
 from procedures.storage.state import PartitionState, Position
 from snapshot.capture.image import ImageCapture
-from snapshot.catalog import check, list_snapshots
+from snapshot.catalog import check, list_snapshots, remove
 from snapshot.lineage import Wish
 from tests.waiting import PATIENCE_S
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
 FILES = RealFiles()
 TIMEOUT_S = PATIENCE_S
+
+
+class NodeLog:
+    """The log of a `Node`, which is its own record of anchors."""
+
+    room_bytes = 1 << 30
+
+    def __init__(self, node: Node) -> None:
+        self._node, self.directory = node, str(node.folder)
+        self.anchors = self
+
+    @property
+    def durable_block(self) -> int:
+        return self._node.block
+
+    @property
+    def instance(self) -> SimpleNamespace:
+        return SimpleNamespace(identity=US, segments=self._node.log.segments)
+
+    def first_blocks(self) -> Sequence[int]:
+        return self._node.log.first_blocks
+
+    def set(self, name: str, position: Lsn) -> None:
+        self._node.anchors[name] = position.block
+        self._node.events.append(("anchor", name, position.block))
 
 
 class Node:
@@ -39,37 +72,31 @@ class Node:
         self.wishes: list[Wish] = []
         self.shares: list[float] = []
         self.closed = 0
-        self.notes_fit = True
-        self.when_durable: Callable[[Callable[[], None]], None] = lambda done: done()
         self.noting: Callable[[bytes, Callable[[], None]], None] = self.note
-        hooks = Hooks(
-            capture=self._capture,
-            applied_block=lambda _p: self.block,
-            facts=lambda p: {
-                "partition": p, "epoch": 1, "configuration": None, "catalogs": {}, "environment": None, "key_policy": None,
-            },
-            note=self._note,
-            notes_fit=lambda: self.notes_fit,
-            when_durable=lambda _p, done: self.when_durable(done),
-            when_all_durable=self.when_durable,
-            anchor=lambda name, block: self.events.append(("anchor", name, block)),
-            view=lambda: self.log,
-            log_end=lambda: self.block,
-            closed=lambda: self.closed,
-            pace=lambda _p, share: self.shares.append(share),
-            state_bytes=lambda _p: 1 << 20,
-        )  # fmt: skip
+        self.anchors: dict[str, int] = {}
         self.speeds = RecoverySpeeds(str(folder), ["p"], partitions)
+        feed = SimpleNamespace(
+            add_record=self._note, flush_notes=lambda: None, notes_fit=True,
+            when_taken_is_durable=lambda done: done(),
+        )  # fmt: skip
+        sequencer = SimpleNamespace(
+            log_feed=feed, meter=SimpleNamespace(speeds=self.speeds), clock=SimpleNamespace(closed=lambda: self.closed),
+            site_feed=SimpleNamespace(applied_block=lambda _p: self.block),
+            reads=SimpleNamespace(when_durable=lambda _p, done: done(CallOutcome(0, 0, b""))),
+        )  # fmt: skip
+        sites = SimpleNamespace(
+            capture=self._capture, progress=lambda _p: 0, pace=lambda _p, share: self.shares.append(share)
+        )  # fmt: skip
+        facts = SimpleNamespace(of_partition=lambda p: {
+            "partition": p, "epoch": 1, "configuration": None, "catalogs": {}, "environment": None, "key_policy": None,
+        })  # fmt: skip
+        settings = Settings(partitions=partitions, snapshots_kept=kept, points_kept=1, snapshot_age_max_s=0, recovery_budget_s=0)
         self.snapshotter = Snapshotter(
-            FILES,
-            str(folder),
-            US,
-            range(partitions),
-            kept=Kept(kept),
-            policy=SnapshotPolicy(0.5),
-            speeds=self.speeds,
-            hooks=hooks,
-        )
+            FILES, settings, wal=cast(Log, NodeLog(self)), sequencer=cast(Sequencer, sequencer),
+            sites=cast(ProcessSites, sites), facts=cast(ManifestFacts, facts), work=RunningWork(),
+            let_go=lambda snapshot: remove(FILES, snapshot),
+        )  # fmt: skip
+        self.events.clear()
         self.snapshotter.start()
 
     def _capture(self, partition: int, ident: int, path: str, wish: Wish) -> None:

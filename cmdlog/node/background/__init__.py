@@ -1,1 +1,1 @@
-"""Work beside the calls: snapshots, the archive, drills, page checks, and the recovery forecast."""
+"""Work beside the calls: the archive, drills, page checks, when a snapshot is due, and the recovery forecast."""

@@ -1,6 +1,6 @@
 """When a snapshot is due, and of which partition: a pure decision over what the log holds and which snapshots there are.
 
-One rule: it only looks. `cmdlog.node.background.snapshotter` does what it says.
+One rule: it only looks. `cmdlog.node.snapshots.snapshotter` does what it says.
 
     log bytes   half of `fraction` of the ring was written since the partition's newest snapshot, so that its second-newest stays
                 within `fraction`; idle partitions too, or one of them would hold the whole log. When three quarters of what is

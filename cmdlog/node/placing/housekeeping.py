@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cmdlog.node.background.recovery_forecast import RecoverySpeeds
-from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.placing.key_owners import KeyOwners, look_up
 from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.wal.errors import WalError
 from procedures.idempotency.key_table import Figures, KeyRow
 from replay.state.trust import state_path

@@ -13,7 +13,6 @@ from typing import Any
 
 from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.node.background.running_work import RunningWork
-from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot, ManifestFacts
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.placing.key_owners import KeyOwners
@@ -22,6 +21,7 @@ from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.sites.site_progress import SiteStall, describe_stall
+from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats

@@ -30,7 +30,6 @@ from cmdlog.member.member_start import make_genesis
 from cmdlog.member.peer_events import LOOK_TICKS
 from cmdlog.member.read_rounds import ReadRounds
 from cmdlog.member.sequenced_machine import SequencedMachine
-from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome, Done, NoLeader, Reply
@@ -45,6 +44,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import SiteEvents
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route
+from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.raft import RaftCore, RaftSettings
 from cmdlog.raft.configuration import NodeId

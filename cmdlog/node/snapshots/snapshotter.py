@@ -37,19 +37,26 @@ from typing import Any, Final
 
 import structlog
 
-from cmdlog.node.background.point_maker import PointMaker
 from cmdlog.node.background.quarantine_moves import set_aside
-from cmdlog.node.background.recovery_forecast import RecoverySpeeds
-from cmdlog.node.background.running_work import Work
-from cmdlog.node.background.seal_process import SealProcess
-from cmdlog.node.background.site_capture import SiteCapture
-from cmdlog.node.background.snapshot_hooks import Hooks, Kept
-from cmdlog.node.background.snapshot_schedule import Due, Forecast, SnapshotPolicy, due, urgency
-from cmdlog.wal.directory.instance import Identity
+from cmdlog.node.background.running_work import RunningWork, Work
+from cmdlog.node.background.snapshot_schedule import Due, Forecast, LogView, SnapshotPolicy, due, urgency
+from cmdlog.node.boot import ManifestFacts
+from cmdlog.node.outcome import CallOutcome
+from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.settings import Settings
+from cmdlog.node.sites.inline_sites import InlineSites
+from cmdlog.node.sites.supervisor import ProcessSites
+from cmdlog.node.snapshots.point_maker import PointMaker
+from cmdlog.node.snapshots.seal_process import SealProcess
+from cmdlog.node.snapshots.site_capture import SiteCapture
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import SnapshotMark
+from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.log import Log
 from cmdlog.wal.process_limits import worker_count
+from replay.state.trust import state_path
+from snapshot.archive.archive import bytes_of
 from snapshot.capture.capture import BUSY_SHARE
 from snapshot.catalog import Snapshot, clean, describe_snapshot, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
@@ -77,28 +84,31 @@ class Job:
 
 
 class Snapshotter:
-    """The node's snapshot thread. `captured`, `lost`, `take`, `wake` may be called from any thread."""
+    """The node's snapshot thread. `captured`, `lost`, `request_snapshots`, `wake` may be called from any thread."""
 
     def __init__(
         self,
         files: Files,
-        directory: str,
-        identity: Identity,
-        partitions: Sequence[int],
+        settings: Settings,
         *,
-        kept: Kept,
-        policy: SnapshotPolicy,
-        speeds: RecoverySpeeds,
-        hooks: Hooks,
+        wal: Log,
+        sequencer: Sequencer,
+        sites: InlineSites | ProcessSites,
+        facts: ManifestFacts,
+        work: RunningWork,
+        let_go: Callable[[Snapshot], None],
     ) -> None:
-        self._files, self._directory, self._identity = files, directory, identity
-        self._partitions, self._kept, self._policy, self._hooks = partitions, kept, policy, hooks
-        self._speeds = speeds
+        """From now on the log keeps what the snapshots need; `let_go` gets one that does not count any more."""
+        self._files, self._settings, self._wal, self._directory = files, settings, wal, wal.directory
+        self._sequencer, self._sites, self._facts, self._let_go = sequencer, sites, facts, let_go
+        self._policy = SnapshotPolicy(settings.snapshot_log_fraction, settings.snapshot_age_max_s, settings.recovery_budget_s)
+        self._partitions, self._log_feed = range(settings.partitions), sequencer.log_feed
+        self._speeds, self._running_work = sequencer.meter.speeds, work
         self._work = Work("snapshot", "", time.monotonic)  # the one under way
-        self._sealer, self.reserve = SealProcess(), Reserve(directory)
+        self._sealer, self.reserve = SealProcess(), Reserve(wal.directory)
         self._lock = threading.Condition()
         self._wanted: deque[Job] = deque()
-        self._capture = SiteCapture(hooks.capture, hooks.applied_block, hooks.progress, speeds)
+        self._capture = SiteCapture(sites.capture, sequencer.site_feed.applied_block, sites.progress, self._speeds)
         self._whole_next: set[int] = set()  # partitions of which a delta has failed: what is wrong with it may stay so
         self._stopping = False
         self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
@@ -109,18 +119,16 @@ class Snapshotter:
         self.last_s = 0.0  # how long the last one took
         self._began_at = time.time()
         self._points = PointMaker(
-            files, directory, kept=kept.points, when_all_durable=hooks.when_all_durable, log_end=hooks.log_end,
-            given_up=lambda: self._stopping or not hooks.notes_fit(),
+            files, wal.directory, kept=settings.points_kept, when_all_durable=self._log_feed.when_taken_is_durable,
+            log_end=lambda: wal.durable_block, given_up=lambda: self._stopping or not self._log_feed.notes_fit,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
-        clean(files, directory)
+        clean(files, wal.directory)
         self._find_snapshots()
+        for partition in self._partitions:
+            self._set_anchor(partition)
 
     # -- the node's side -------------------------------------------------------------------------------------------------
-
-    def anchors(self) -> dict[str, int]:
-        """Name -> first needed block, for every partition; the log must know them before it recycles anything."""
-        return {_anchor_name(p): anchor_block(self._snapshots.get(p, ())) or 0 for p in self._partitions}
 
     def start(self) -> None:
         self._thread.start()
@@ -210,7 +218,7 @@ class Snapshotter:
             wanted = job.partitions if isinstance(job, Job) else (job.partition,)
             self.why = job.why if isinstance(job, Due) else "request"
             try:
-                with self._hooks.work.track("snapshot", f"snapshot of {_partitions_text(wanted)}") as self._work:
+                with self._running_work.track("snapshot", f"snapshot of {_partitions_text(wanted)}") as self._work:
                     result = self._carry_out(job, wanted)
             except (SnapshotError, WalError, OSError) as error:
                 self._note_failure(wanted, error)
@@ -228,8 +236,12 @@ class Snapshotter:
                 job.future.set_exception(failed)
 
     def _carry_out(self, job: Job | Due, wanted: Sequence[int]) -> dict[str, Any]:
-        if isinstance(job, Job):
-            self._set_aside(job)
+        if isinstance(job, Job) and job.aside:
+            set_aside(self._files, job.aside)
+            self._whole_next.update(wanted)  # what a delta would be based on may be the next that is found damaged
+            self._find_snapshots()
+            for partition in wanted:  # the log is held from where those that are left need it, before anything is made of them
+                self._set_anchor(partition)
         return self._do(wanted, point=isinstance(job, Job) and job.point)
 
     def _next_job(self) -> Job | Due | None:
@@ -246,7 +258,7 @@ class Snapshotter:
     def _due(self) -> Due | None:
         forecast = self.forecast() if self._policy.budget_s else None
         ages_s = self._ages_s() if self._policy.age_max_s else None
-        return due(self._policy, self._hooks.view(), self._snapshots, self._partitions, forecast=forecast, ages_s=ages_s)
+        return due(self._policy, self._log_view(), self._snapshots, self._partitions, forecast=forecast, ages_s=ages_s)
 
     def _ages_s(self) -> dict[int, float]:
         """Of the newest snapshot of each partition that has executed calls since; of the node itself when there is none."""
@@ -265,25 +277,15 @@ class Snapshotter:
         Every id given until then is in a block that the log has taken, and the point is made when all of these are durable.
         """
         closed: list[int] = []
-        made = [self._make(p, before_mark=lambda: closed.append(self._hooks.closed())) for p in partitions]
+        made = [self._make(p, before_mark=lambda: closed.append(self._sequencer.clock.closed())) for p in partitions]
         if not point:
             return {"snapshots": made}
         return {"snapshots": made, "point": self._points.make_point(closed[-1], made)}
 
-    def _set_aside(self, job: Job) -> None:
-        """The log is held from where the snapshots that are left need it, before anything is made of them."""
-        if not job.aside:
-            return
-        set_aside(self._files, job.aside)
-        self._whole_next.update(job.partitions)  # what a delta would be based on may be the next that is found damaged
-        self._find_snapshots()
-        for partition in job.partitions:
-            self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
-
     def _make(self, partition: int, *, before_mark: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """All six steps. On return the snapshot is verified, marked in the log, and counts."""
         began = time.monotonic()
-        self.reserve.make_room(wanted_bytes(self._hooks.state_bytes(partition)))
+        self.reserve.make_room(wanted_bytes(self._state_bytes(partition)))
         try:
             made = self._make_with_space(partition, before_mark)
         finally:
@@ -303,7 +305,7 @@ class Snapshotter:
             self._work.enter("waiting for the disk")
             self._await_durable(partition)
             path = free_path(self._files, self._directory, partition=partition, index=report["index"])
-            facts = {**report, **self._identity.as_text(), **self._hooks.facts(partition)}
+            facts = {**report, **self._wal.instance.identity.as_text(), **self._facts.of_partition(partition)}
             self._work.enter("sealing")
             self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1, asked=self.why == "request")
         except BaseException:
@@ -320,8 +322,8 @@ class Snapshotter:
         self._work.enter("removing older ones")
         self._speeds.settle_snapshot(partition, self._capture.marked)
         self._find_snapshots()
-        self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
-        retain(self._files, self._snapshots[partition], kept=self._kept.snapshots, let_go=self._hooks.let_go)
+        self._set_anchor(partition)
+        retain(self._files, self._snapshots[partition], kept=self._settings.snapshots_kept, let_go=self._let_go)
         self._find_snapshots()
         return next(describe_snapshot(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
 
@@ -336,36 +338,48 @@ class Snapshotter:
 
     def _set_pace(self, partition: int) -> None:
         """The nearer the log is to its limit, or the forecast to the budget, the more of its time a site gives to the copy."""
-        self._hooks.pace(partition, min(max(BUSY_SHARE, SHARE_MAX * self._urgency() / 2), SHARE_MAX))
+        self._sites.pace(partition, min(max(BUSY_SHARE, SHARE_MAX * self._urgency() / 2), SHARE_MAX))
 
     def _urgency(self) -> float:
-        return urgency(self._policy, self._hooks.view(), self.forecast())
+        return urgency(self._policy, self._log_view(), self.forecast())
 
     def _hold_reserve(self) -> None:
         """Room for the largest image that any partition may need next."""
-        self.reserve.hold(wanted_bytes(max((self._hooks.state_bytes(p) for p in self._partitions), default=0)))
+        self.reserve.hold(wanted_bytes(max((self._state_bytes(p) for p in self._partitions), default=0)))
 
     def _await_durable(self, partition: int) -> None:
         """Everything that the partition's site was given so far is durable on return."""
         durable = threading.Event()
-        self._hooks.when_durable(partition, durable.set)
+        self._sequencer.reads.when_durable(partition, lambda reply: durable.set() if isinstance(reply, CallOutcome) else None)
         while not durable.wait(LOOK_EVERY_S):
-            if self._stopping:
+            if self._stopping:  # also a node that has failed, which answers no outcome, stops
                 raise SnapshotFailed("the node is stopping")
 
     def _mark(self, report: Mapping[str, Any], name: str) -> None:
         """The log says, durable, that the snapshot exists and was verified, if it has room for that: a full one waits for it."""
-        if not self._hooks.notes_fit():
+        if not self._log_feed.notes_fit:
             return
         noted = threading.Event()
-        self._hooks.note(SnapshotMark.encode(name, report), noted.set)
-        while not noted.wait(LOOK_EVERY_S) and self._hooks.notes_fit():  # else somebody took the room, or a segment is waited for
+        self._log_feed.add_record(SnapshotMark.encode(name, report), noted.set)
+        self._log_feed.flush_notes()
+        while not noted.wait(LOOK_EVERY_S) and self._log_feed.notes_fit:  # else the room is gone, or a segment is waited for
             if self._stopping:
                 raise SnapshotFailed("the node is stopping; the snapshot is complete and will be used after the next start")
 
+    def _log_view(self) -> LogView:
+        wal = self._wal
+        return LogView(wal.first_blocks(), wal.instance.segments, full=wal.room_bytes < self._settings.call_bytes_max)
+
+    def _state_bytes(self, partition: int) -> int:
+        return bytes_of(state_path(self._directory, partition))
+
+    def _set_anchor(self, partition: int) -> None:
+        block = anchor_block(self._snapshots[partition]) or 0
+        self._wal.anchors.set(f"snapshot-p{partition:04d}", Lsn(BlockNumber(block), 0))
+
     def _find_snapshots(self) -> None:
         by_partition: dict[int, list[Snapshot]] = {p: [] for p in self._partitions}
-        for snapshot in list_snapshots(self._files, self._directory, self._identity):
+        for snapshot in list_snapshots(self._files, self._directory, self._wal.instance.identity):
             by_partition.setdefault(snapshot.partition, []).append(snapshot)
         self._snapshots = by_partition
 
@@ -382,7 +396,3 @@ class Snapshotter:
 
 def _partitions_text(partitions: Sequence[int]) -> str:
     return f"partition{'s' if len(partitions) > 1 else ''} {', '.join(map(str, partitions))}"
-
-
-def _anchor_name(partition: int) -> str:
-    return f"snapshot-p{partition:04d}"
