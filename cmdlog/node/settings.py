@@ -221,7 +221,7 @@ class Settings:
     election_timeout_ms: float = _setting(
         1000.0, "silence of a cluster's leader before a node campaigns, at random up to twice as long", unit="ms", lowest=300
     )
-    migrate: bool = _setting(False, "run the migrations of the application that the tables have not been through")
+    migrate: bool = _setting(False, "run the application's migrations that the tables lack")
     drill_every_s: float = _setting(0.0, "time between restore drills, which run at idle priority; 0 = none", unit="s", lowest=0)
     scrub_every_s: float = _setting(
         86_400.0, "time from one reading of log, snapshots and archive for damage to the next; 0 = never", unit="s", lowest=0
