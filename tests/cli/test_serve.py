@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cmdlog.cli.cli_errors import explain
-from cmdlog.cli.server.serve import StartReport, naming, stopped_in_order
+from cmdlog.cli.server.serve import StartReport, naming, stopped_in_order, tell_start
 from cmdlog.node.node import Node
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.site_child import NotStarted
@@ -159,3 +159,10 @@ def test_server_is_said_to_listen_once_it_serves(tmp_path: Path, capsys: pytest.
     report.announce_creation()
     report.say_ready(node)
     assert capsys.readouterr().out == ready
+
+
+def test_start_names_what_it_was_not_rebuilt_from() -> None:
+    """A damaged snapshot that a start passed over is on the terminal with its reason."""
+    passed = [{"name": "p0000-17", "why": "image.sqlite has changed"}]
+    part = {"partition": 0, "from": "snapshot", "why": "the newest whole one", "replayed_calls": 1, "passed": passed}
+    assert tell_start(part).endswith("1 calls replayed; not from p0000-17: image.sqlite has changed")

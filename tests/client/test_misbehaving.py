@@ -289,3 +289,18 @@ def test_readiness_is_waited_for() -> None:
         pytest.raises(Unauthenticated),
     ):
         client.ready(5)
+
+
+def test_answer_that_comes_twice_is_nobodys() -> None:
+    """Something on the way repeats an answer: the next request does not take it for its own, single or batch."""
+
+    def twice(proper: bytes) -> bytes:
+        return proper + proper
+
+    for again in (Step(reply=twice), Step(reply=lambda proper: proper + b"HTTP/1.1 200 OK\r\n\r\n")):
+        with ScriptedServer([again, Step(), again, Step(), again]) as server, Client(server.url, retry=HASTY) as client:
+            assert [client.call("bump", id=1) for _ in range(3)] == [1, 2, 3]
+            told = [answer.value for answer in client.batch([("bump", {})] * 3) if isinstance(answer, Result)]
+            assert told == [4, 5, 6]
+            assert [client.call("bump", id=1) for _ in range(3)] == [7, 8, 9]
+            assert server.executions == 9

@@ -24,11 +24,13 @@ from sqlalchemy import (
     cast,
     func,
     insert,
+    literal,
     select,
     update,
 )  # fmt: skip
+from sqlalchemy.dialects import sqlite
 
-from procedures import Database
+from procedures import Database, StatementRefused
 from procedures.declaration.stored_forms import form_of
 from procedures.statements.compiled import sql_of
 from tests.procedures.sites import Site
@@ -41,6 +43,33 @@ t = db.table(
 )  # fmt: skip
 c = t.c
 MIDNIGHT: Final = datetime(2026, 1, 31, tzinfo=UTC)
+MIXED: Final = {
+    "DateTime with Date": select(c.id).where(c.at <= date(2026, 1, 31)),
+    "Date with DateTime": select(c.id).where(c.day >= MIDNIGHT),
+    "both columns": select(c.id).where(c.at == c.day),
+    "IN": select(c.id).where(c.day.in_([MIDNIGHT])),
+    "BETWEEN": select(c.id).where(c.day.between(date(2026, 1, 1), MIDNIGHT)),
+    "a function": select(c.id).where(c.at > func.coalesce(c.day, c.day)),
+    "IN columns": select(c.id).where(c.at.in_([c.at, c.day])),
+    "DateTime with text": select(c.id).where(c.at == "2026-01-31T00:00:00Z"),
+    "Time with text": select(c.id).where(c.clock > "10:00"),
+    "Interval with a number": select(c.id).where(c.span > 5),
+    "coalesce": select(func.coalesce(c.at, date(2026, 1, 31))),
+    "CASE": select(case((c.id > 2, c.day), else_=c.at)),
+    "cast": select(cast(c.day, DateTime)),
+    "update DateTime": update(t).values(at=c.day),
+    "update Date": update(t).values(day=c.at),
+    "update Date by text": update(t).values(day=c.name),
+    "update Uuid": update(t).ordered_values((c.who, c.name)),
+    "update JSON": update(t).values(doc=c.name),
+    "update Boolean": update(t).values(on=c.id),
+    "update Interval": update(t).values(span=c.id),
+    "update text by Interval": update(t).values(name=c.span),
+    "insert": insert(t).values(id=1, at=literal(date(2026, 1, 31))),
+    "insert rows": insert(t).values([{"id": 1, "at": literal(date(2026, 1, 31))}]),
+    "insert select": insert(t).from_select(["id", "at"], select(c.id + 10, c.day)),
+    "upsert": sqlite.insert(t).values(id=1).on_conflict_do_update(index_elements=["id"], set_={"at": c.day}),
+}
 FITTING: Final = (
     select(c.id).where(c.at > MIDNIGHT, c.day == date(2026, 1, 31), c.clock < time(1), c.span > timedelta(1)),
     select(c.id).where(c.day >= "2026-01-01", c.at == bindparam("x"), c.at.is_(None), c.at.in_(select(c.at))),
@@ -49,6 +78,13 @@ FITTING: Final = (
     update(t).values(on=case((c.id > 1, 1), else_=0), doc=func.json_set(c.doc, "$.x", 1), at=func.max(c.at, MIDNIGHT)),
     update(t).values(day=cast(c.name, Date), name=c.day, span=c.span + timedelta(1), who=None),
 )
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_forms_are_refused_by_name(name: str) -> None:
+    """The sentence names both; wherever in a statement they meet."""
+    with pytest.raises(StatementRefused, match=r"form|cannot be cast"):
+        sql_of(MIXED[name])
 
 
 @pytest.mark.parametrize("place", range(len(FITTING)))

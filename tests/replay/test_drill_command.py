@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import cmdlog
 from cmdlog.child_process import PIPE, ChildProcess
+from procedures.samples import bank
 from replay.drill import drill as module
 from replay.drill.report import FOLDER
 from tests.commands import Command
@@ -45,6 +47,18 @@ def test_command_tells_the_report_and_its_exit_code(rig: Rig, command: Command) 
     assert code == 16
     assert report["verdict"] == "diverged"
     assert told["error"]["exit_code"] == 16
+
+
+def test_command_says_what_was_not_compared(tmp_path: Path, command: Command) -> None:
+    """A node that never had a call is no damaged one, but "proven" alone would say too much of it."""
+    with cmdlog.open(tmp_path / "idle", bank.db, partitions=2, segments=4, segment_bytes=4 << 20):
+        pass
+    code, value = command("drill", tmp_path / "idle", "--json")
+    assert (code, value["verdict"], value["nothing_to_compare"]) == (0, "proven", [0, 1])
+    code, text = command("drill", tmp_path / "idle")
+    assert (code, text.count("nothing to compare: there is no snapshot")) == (0, 2)
+    assert "nothing to compare in partition 0, 1: no calls were replayed" in " ".join(text.split())
+    assert "one snapshot alone" not in text
 
 
 def test_directory_that_is_no_nodes_gets_no_folder(tmp_path: Path, command: Command) -> None:

@@ -21,6 +21,7 @@ from replay.fork.fork import START, ForkReport, fork
 from replay.fork.tally import RerunProgress
 from replay.loop import shared_transaction
 from replay.state.trust import state_path
+from tests.commands import Command
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
 
 pytestmark = pytest.mark.slow
@@ -194,3 +195,21 @@ def test_states_of_another_boot_begin_anew(
     report = forked(node, db, tmp_path / "out", START)
     assert told(report) == told(forked(node, db, tmp_path / "whole", START))
     assert rows_of(tmp_path / "out", "accounts") == rows_of(tmp_path / "whole", "accounts")
+
+
+STUCK = {"hang": "ran for more than 1 s", "end": "ended: exit code 3"}
+
+
+@pytest.mark.parametrize("trap", STUCK)
+def test_call_that_does_not_come_back_is_named(
+    node: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, trap: str
+) -> None:
+    """One that hangs, or ends its process, ends the fork with its place; the worker that ran it is gone."""
+    monkeypatch.setenv("LEDGER_TRAP", trap)
+    call = next(call for call in deposits_of(node) if call.params[1] == TRAPPED)
+    arguments = ("--at", "start", "--app", "ledger_trap:db", "--to", tmp_path / "out", "--call-timeout-s", "1")
+    code, failed = command("fork", node, *arguments, "--json")
+    assert (code, failed["error"]["kind"]) == (16, "CallStuck"), failed
+    assert STUCK[trap] in failed["error"]["message"]
+    place = failed["error"]["place"]
+    assert (place["txn_id"], place["position"], place["procedure"]) == (str(call.txn_id), call.position, "deposit")

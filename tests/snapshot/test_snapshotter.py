@@ -16,6 +16,7 @@ from cmdlog.node.background import idle_priority
 from cmdlog.node.background.snapshot_schedule import LogView
 from cmdlog.node.snapshots import seal_process
 from replay.state.trust import state_path
+from snapshot import lineage
 from snapshot.errors import SnapshotFailed
 from snapshot.recovery_points import list_points
 from snapshot.space_reserve import Reserve
@@ -245,3 +246,56 @@ def test_check_that_is_given_up_behind_the_name_begins_anew(tmp_path: Path, monk
     monkeypatch.setattr(seal_process.SealProcess, "_run", run)
     seal_process.SealProcess().seal(str(temporary), str(final), {}, lambda: False)
     assert seen == [os.SCHED_IDLE, os.SCHED_OTHER]
+
+
+def test_stop_during_a_capture_leaves_nothing(tmp_path: Path) -> None:
+    """A site that never answers does not hold up the stop, and its image goes."""
+    node = Node(tmp_path)
+    reached: Future[None] = Future()
+    node.capturing = lambda _p, _ident, _path: reached.set_result(None)
+    asked = node.snapshotter.request_snapshots([0])
+    reached.result(TIMEOUT_S)
+    node.close()
+    with pytest.raises(SnapshotFailed):
+        asked.result(TIMEOUT_S)
+    assert node.names() == []
+
+
+@pytest.mark.slow
+def test_delta_that_fails_is_followed_by_a_whole_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with a delta may stay so: it is not asked for again before a whole image was made, or has failed as well."""
+    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(lineage, "ROWS_SHARE", 100.0)
+    node = Node(tmp_path)
+    for _ in range(2):
+        node.apply()
+        node.take()
+    for fails in (True, False, True, True, True):
+        node.apply()
+        node.capturing = node.fail if fails else node.capture_all
+        if fails:
+            with pytest.raises(SnapshotFailed, match="the keys are gone"):
+                node.take()
+        else:
+            node.take()
+    assert [wish.base is not None for wish in node.wishes[2:]] == [True, False, True, False, True]
+    node.close()
+
+
+@pytest.mark.slow
+def test_no_point_without_all_of_its_snapshots(tmp_path: Path) -> None:
+    """The second partition's image fails: the first one's snapshot stays, and nothing is promised."""
+    node = Node(tmp_path, partitions=2)
+
+    def fail_second(partition: int, ident: int, path: str) -> None:
+        if partition == 0:
+            node.capture_all(partition, ident, path)
+        else:
+            node.snapshotter.captured(ident, {"partition": partition, "path": path, "error": "FullError: planted"})
+
+    node.capturing = fail_second
+    with pytest.raises(SnapshotFailed, match="planted"):
+        node.snapshotter.request_snapshots((0, 1), point=True).result(TIMEOUT_S)
+    assert list_points(FILES, str(tmp_path)) == ([], [])
+    assert node.names() == ["p0000-0000000000000000"]
+    node.close()

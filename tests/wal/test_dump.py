@@ -242,3 +242,23 @@ def test_names_that_cross_are_looked_at_again(look: Callable[[SimFiles, str], ob
     monkeypatch.setattr(files, "listdir", listdir)
     assert look(files, NODE) == whole
     assert crossed == []
+
+
+def test_dump_of_a_range_is_a_part_of_the_whole() -> None:
+    """The range is exclusive at its begin and inclusive at its end."""
+    files = node()
+    rows, lsns = list(dump_log(files, NODE)), [lsn for lsn, _ in LogReader(files, NODE).read()]
+    part = list(dump_log(files, NODE, after=lsns[2], upto=lsns[6]))
+    assert [row["lsn"] for row in part] == [row["lsn"] for row in rows[3:7]]
+
+
+def test_looking_changes_nothing_and_needs_no_lock() -> None:
+    """All three work beside a running node and write nothing."""
+    files = sim()
+    log, source = open_log(files)
+    append(log, source, range(4))
+    operations = len(files.trace)
+    assert inspect_log(files, NODE)["verdict"] == "unsealed"
+    assert verify_log(files, NODE).exit_code == 0
+    assert list(dump_log(files, NODE))
+    assert len(files.trace) == operations

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from cmdlog.wal.errors import DiskFull, WalError, WriteFailed
+from cmdlog.wal.errors import Corrupt, DiskFull, ShortWrite, WalError, WriteFailed
 from tests.wal.sim.simdisk import SECTOR
 from tests.wal.sim.simfiles import Fault, Hit, SimCrash, SimFiles
-from tests.wal.simkit import CUTS, durable_file, left
+from tests.wal.simkit import CUTS, SEEDS, durable_file, left
 
 # Faults
 
@@ -151,3 +151,96 @@ def test_crash_ends_everything() -> None:
     lock.close()
     assert files.kill().read_file("/a") == b"one"
     assert left(files, "/a") == b"old"
+
+
+def test_failed_sync_loses_growth() -> None:
+    """A file that grew before a failed sync has its old size after a power cut."""
+    files = SimFiles()
+    file = durable_file(files, "/a", b"old")
+    file.pwrite(b"grown", 3)
+    files.fail_at(1, Fault.NO_SPACE)
+    with pytest.raises(DiskFull):
+        file.fdatasync()
+    file.fdatasync()
+    assert left(files, "/a", "all") == b"old"
+
+
+def test_write_after_a_failed_sync_takes_its_sector_along() -> None:
+    """A later write makes its whole sector dirty again, and no other."""
+    files = SimFiles()
+    file = durable_file(files, "/a", b"o" * 2 * SECTOR)
+    file.pwrite(b"n" * 2 * SECTOR, 0)
+    files.fail_at(1, Fault.IO_ERROR)
+    with pytest.raises(WriteFailed):
+        file.fdatasync()
+    file.pwrite(b"!", 0)
+    file.fdatasync()
+    assert left(files, "/a") == b"!" + b"n" * (SECTOR - 1) + b"o" * SECTOR
+
+
+def test_short_write_applies_a_part_and_says_so() -> None:
+    """Some first bytes are written, the rest is not, and the error has both numbers."""
+    lengths = set()
+    for seed in SEEDS:
+        files = SimFiles(seed)
+        file = durable_file(files, "/a", b"old")
+        files.fail_at(1, Fault.SHORT_WRITE)
+        with pytest.raises(ShortWrite, match="of 3000 bytes"):
+            file.pwrite(b"n" * 3000, 0)
+        done = len(file.pread(3000, 0).rstrip(b"old"))
+        assert file.pread(3000, 0)[:done] == b"n" * done
+        lengths.add(done)
+    assert len(lengths) > 10
+    assert max(lengths) < 3000
+
+
+def test_lost_write_is_seen_only_without_the_cache() -> None:
+    """Write and sync succeed and reads see the bytes; after a power cut the old ones are back."""
+    files = SimFiles()
+    file = durable_file(files, "/a", b"o" * SECTOR)
+    files.fail_at(1, Fault.LOST_WRITE)
+    file.pwrite(b"n" * SECTOR, 0)
+    file.fdatasync()
+    assert file.pread(1, 0) == b"n"
+    assert left(files, "/a", "all") == b"o" * SECTOR
+    assert len(files.hits) == 1
+
+
+def test_misdirected_write_damages_two_places() -> None:
+    """The sector that was meant keeps its old bytes, and the next one gets them."""
+    files = SimFiles()
+    file = durable_file(files, "/a", b"o" * 3 * SECTOR)
+    files.fail_at(1, Fault.MISDIRECTED_WRITE)
+    file.pwrite(b"n" * SECTOR, 0)
+    file.fdatasync()
+    assert file.pread(3 * SECTOR, 0) == b"n" * SECTOR + b"o" * 2 * SECTOR
+    assert left(files, "/a") == b"o" * SECTOR + b"n" * SECTOR + b"o" * SECTOR
+
+
+def test_unreadable_sector_is_corrupt_until_written() -> None:
+    """Reads that touch it name file and offset, others succeed, also after a power cut; a write heals it."""
+    files = SimFiles()
+    durable_file(files, "/a", bytes(3 * SECTOR))
+    files.make_unreadable("/a", SECTOR + 5)
+    after = files.power_cut(random.Random(0), "none")
+    for disk in (files, after):
+        file = disk.open("/a")
+        assert file.pread(SECTOR, 0) == file.pread(SECTOR, 2 * SECTOR) == bytes(SECTOR)
+        with pytest.raises(Corrupt, match="/a at offset 500"):
+            file.pread(20, 500)
+    files.open("/a").pwrite(bytes(SECTOR), SECTOR)
+    assert len(files.read_file("/a")) == 3 * SECTOR
+
+
+def test_crash_in_a_write_leaves_a_part() -> None:
+    """A kill in the middle of a write finds some first bytes of it in the cache."""
+    found = set()
+    for seed in SEEDS:
+        files = SimFiles(seed)
+        file = durable_file(files, "/a")
+        files.crash_at(1)
+        with pytest.raises(SimCrash):
+            file.pwrite(b"n" * 2000, 0)
+        found.add(len(files.kill().read_file("/a")))
+    assert len(found) > 10
+    assert max(found) < 2000

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmdlog.wal.errors import DiskFull, ShortWrite, WriteFailed
+from cmdlog.wal.errors import DiskFull, Locked, ShortWrite, WriteFailed
 from tests.waiting import PATIENCE_S
 from tests.wal.sim.simdisk import SECTOR
 from tests.wal.sim.simfiles import Fault, Operation, SimCrash, SimFiles
@@ -238,3 +238,99 @@ def test_composed_write_leaves_no_half_file_at_any_fault(fault: Fault, compose: 
         assert files.hits == []
         assert number > 1
         return
+
+
+def test_sync_by_the_next_process_saves_the_last_ones_writes() -> None:
+    """After a kill, opening and syncing makes the cached bytes durable, as on a real kernel."""
+    files = SimFiles()
+    durable_file(files, "/a", b"old!").pwrite(b"new!", 0)
+    after = files.kill()
+    after.open("/a").fdatasync()
+    assert left(after, "/a") == b"new!"
+
+
+def test_later_write_may_survive_an_earlier_one() -> None:
+    """Writes to two files are reordered: the second alone may be on the disk."""
+    files = SimFiles()
+    one, two = durable_file(files, "/a", b"old"), durable_file(files, "/b", b"old")
+    one.pwrite(b"new", 0)
+    two.pwrite(b"new", 0)
+    pairs = {(after.read_file("/a"), after.read_file("/b")) for after in cuts(files)}
+    assert pairs == {(b"old", b"old"), (b"old", b"new"), (b"new", b"old"), (b"new", b"new")}
+
+
+def test_truncation_never_brings_old_bytes_back() -> None:
+    """Bytes cut off and grown over by zeros are there with the old size only."""
+    files = SimFiles()
+    file = durable_file(files, "/a", b"x" * 2000)
+    file.truncate(100)
+    file.truncate(1500)
+    allowed = {b"x" * 2000, b"x" * 100, b"x" * 100 + bytes(1400)}
+    assert {after.read_file("/a") for after in cuts(files)} <= allowed
+
+
+def test_removal_and_rename_may_be_undone() -> None:
+    """Before the folder's sync a cut shows the old names with the old files."""
+    files = SimFiles()
+    durable_file(files, "/a", b"A")
+    durable_file(files, "/b", b"B")
+    files.rename("/a", "/b")
+    assert {tuple(after.listdir("/")) for after in cuts(files)} == {("a", "b"), ("b",)}
+    assert left(files, "/b") == b"B"
+    files.fsync_dir("/")
+    assert left(files, "/b") == b"A"
+    files.unlink("/b")
+    assert left(files, "/b") == b"A"
+    files.fsync_dir("/")
+    assert not files.power_cut(random.Random(0), "none").exists("/b")
+
+
+def test_rename_between_folders_is_one_event() -> None:
+    """A cut finds the file in one of the two folders, never in both or none; syncing either settles it."""
+    files = SimFiles()
+    for name in ("/x", "/y"):
+        files.mkdir(name)
+    files.fsync_dir("/")
+    durable_file(files, "/x/a", b"A")
+    files.open("/y/a", create=True)  # an earlier event of the other folder, which must not undo the rename later
+    files.rename("/x/a", "/y/a")
+    for after in cuts(files):
+        assert after.exists("/x/a") or after.read_file("/y/a") == b"A"
+        assert not (after.exists("/x/a") and after.exists("/y/a") and after.read_file("/y/a") == b"A")
+    files.fsync_dir("/x")
+    assert left(files, "/y/a") == b"A"
+    files.fsync_dir("/y")
+    assert left(files, "/y/a") == b"A"
+
+
+def test_file_in_a_lost_folder_is_lost() -> None:
+    """Syncing a new folder does not save the folder's own name."""
+    files = SimFiles()
+    files.mkdir("/d")
+    durable_file(files, "/d/a", b"A")
+    assert files.power_cut(random.Random(0), "none").listdir("/") == []
+
+
+def test_lock_ends_with_its_process() -> None:
+    """After kill or power cut the lock is free and the owner record still tells of its last holder."""
+    files = SimFiles()
+    files.lock("/LOCK").write_owner(b"pid 1")
+    files.fsync_dir("/")
+    for after in (files.kill(), files.power_cut(random.Random(0), "none")):
+        assert after.lock("/LOCK").owner() == b"pid 1"
+    with pytest.raises(Locked):
+        files.lock("/LOCK")
+
+
+def test_held_folder_sync_covers_no_later_name() -> None:
+    """A name made during the sync of its folder is not made durable by it."""
+    files = SimFiles()
+    files.open("/a", create=True)
+
+    def create_meanwhile(operation: Operation) -> None:
+        if operation.kind == "fsync_dir":
+            files.open("/b", create=True)
+
+    files.before = create_meanwhile
+    files.fsync_dir("/")
+    assert files.power_cut(random.Random(0), "none").listdir("/") == ["a"]
