@@ -80,10 +80,8 @@ class Node:
         self.hand_over = replicator.hand_over
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         self.overview = StatusOverview(
-            directory, settings, ground.boot, ground.wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
-            RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls, work=ground.work, health=self._health,
-            archive=parts.archiver.status, checks=checks, troubles=self._desk.troubles, facts=parts.facts,
-            cluster=replicator.cluster, operator_desk=replicator.operators,
+            ground, parts, checks, RecentHistory(self.meter), time.time(), health=self._health, cluster=replicator.cluster,
+            operator_desk=replicator.operators,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
         self._housekeeping = Housekeeping(

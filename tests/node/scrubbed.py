@@ -41,14 +41,14 @@ def a_full_node(directory: Path, **settings: Any) -> Node:
         node.take_snapshot()
     wait_for(lambda: node.status()["archive"]["segments"] >= 2)
     write_segments(node, 3, first=seq)
-    pool = node.overview.wal._space
+    pool = node.overview.ground.wal._space
     wait_for(lambda: pool._passed() is None)  # else the next start archives the segment while a test looks at it
     return node
 
 
 def items_of(node: Node) -> dict[str, list[ScrubItem]]:
     """What there is to be read, by kind."""
-    wal = node.overview.wal
+    wal = node.overview.ground.wal
     found: dict[str, list[ScrubItem]] = {}
     for item in list_items(RealFiles(), node.directory, wal.segments, durable_block=wal.durable_block):
         found.setdefault(item.kind, []).append(item)

@@ -60,7 +60,7 @@ def begin_deploy(node: Node) -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def begin_drill(node: Node) -> Iterator[None]:
     """Whose turn comes at once."""
-    drills = DrillScheduler(node.directory, every_s=0.01, work=node.overview.work)
+    drills = DrillScheduler(node.directory, every_s=0.01, work=node.overview.ground.work)
     drills.start()
     yield
     drills.stop()
@@ -91,7 +91,7 @@ def begin_scrub(_node: Node) -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def begin_state_check(node: Node) -> Iterator[None]:
     """As after a kill."""
-    checks = PageChecks(node.directory, lambda error: None, node.overview.work)
+    checks = PageChecks(node.directory, lambda error: None, node.overview.ground.work)
     checks._partitions = [0]
     checks.start()
     yield
@@ -115,7 +115,8 @@ class FrozenNode:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.node = open_node(folder / "data", app=make_version(folder, 1)[0], **{"partitions": 2, "sites": 1, **settings})
         self.clock = SteppedClock()
-        for timed in (self.node.overview.work, *self.node.overview.work._under_way()):  # the scrub has begun with the node
+        work = self.node.overview.ground.work
+        for timed in (work, *work._under_way()):  # the scrub has begun with the node
             monkeypatch.setattr(timed, "_now", self.clock)
         self._exposition = PrometheusExposition(RequestStats(slow_call_ms=1000), lambda: self.node.overview)
 

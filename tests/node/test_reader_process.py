@@ -48,7 +48,7 @@ def log_order(node: Node, number: int) -> SliceOrder:
 
 def test_it_answers_as_the_same_reading_here(node: Node, reader: ReaderProcess) -> None:
     """Slices, damage and sums come back as they were, over JSON."""
-    ground = ScanGround(RealFiles(), node.overview.wal.instance.identity, EntrySums())
+    ground = ScanGround(RealFiles(), node.overview.ground.wal.instance.identity, EntrySums())
     assert reader.read(log_order(node, 0)).scanned == scan_slice(ground, log_order(node, 0))
     flip_bit(items_of(node)["log"][1].path, seed=4, begin=8192, end=20_000)
     read = reader.read(log_order(node, 1))

@@ -93,7 +93,7 @@ def test_a_damaged_snapshot_is_set_aside_and_a_fresh_one_taken(full_node: Node, 
 def test_the_log_is_held_when_the_snapshot_to_fall_back_to_is_damaged(full_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The anchor moves back at once, so that a newest snapshot alone never lets the log before it go."""
     moves: list[tuple[str, int]] = []
-    anchors = full_node.overview.wal.anchors
+    anchors = full_node.overview.ground.wal.anchors
     set_anchor = anchors.set
 
     def note_and_set(name: str, lsn: Lsn) -> None:
@@ -102,7 +102,7 @@ def test_the_log_is_held_when_the_snapshot_to_fall_back_to_is_damaged(full_node:
 
     monkeypatch.setattr(anchors, "set", note_and_set)
     oldest = items_of(full_node)["snapshot"][0]  # of two: the log is cut there
-    before = full_node.overview.wal.anchors.status()["snapshot-p0000"]["block"]
+    before = full_node.overview.ground.wal.anchors.status()["snapshot-p0000"]["block"]
     flip_bit(Path(oldest.path) / "image.sqlite", seed=7)
     run_pass(scrub_of(full_node))
     run_repairs(scrub_of(full_node))

@@ -26,7 +26,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     """Its second segment is in the archive and still in the ring."""
     node = open_node(tmp_path / "node", inline=True, **SHAPE)
     write_segments(node, 3, first=0)
-    wal = node.overview.wal
+    wal = node.overview.ground.wal
     place = ArchiveFolder(RealFiles(), node.directory, wal.instance.identity)
     segment, last = wal.segments[1], int(wal.segments[2].header.first_block) - 1
     temporary = place.temporary()
@@ -53,7 +53,7 @@ def test_a_damaged_segment_is_made_again_from_the_archive(node: Node, seed: int)
     assert os.path.getsize(damaged.path) == SHAPE["segment_bytes"]
     assert run_pass(scrub_of(node))["last"]["damaged"] == 0
     assert status["last"]["damaged"] == 1
-    assert sum(1 for _ in node.overview.wal.read()) > 100
+    assert sum(1 for _ in node.overview.ground.wal.read()) > 100
 
 
 def test_a_copy_that_is_damaged_as_well_replaces_nothing(node: Node) -> None:
@@ -64,15 +64,15 @@ def test_a_copy_that_is_damaged_as_well_replaces_nothing(node: Node) -> None:
     flip_bit(archived, seed=2, begin=8192, end=100_000)
     before = Path(damaged.path).read_bytes()
     with pytest.raises(Corrupt):
-        mend_here(node.overview.wal, damaged.path)
+        mend_here(node.overview.ground.wal, damaged.path)
     assert Path(damaged.path).read_bytes() == before
     assert list(Path(node.directory, "log").glob("seg-*.tmp")) == []
-    assert ANCHOR not in node.overview.wal.anchors.status()
+    assert ANCHOR not in node.overview.ground.wal.anchors.status()
 
 
 def test_a_segment_that_is_not_archived_or_not_in_the_ring_is_not_made(node: Node) -> None:
     """There is nothing to make it from, or nobody needs it."""
-    wal = node.overview.wal
+    wal = node.overview.ground.wal
     assert mend_here(wal, items_of(node)["log"][0].path) is False
     assert mend_here(wal, items_of(node)["log"][-1].path) is False
     assert mend_here(wal, os.path.join(node.directory, "log", "seg-9999999999999999.wal")) is False
@@ -80,7 +80,7 @@ def test_a_segment_that_is_not_archived_or_not_in_the_ring_is_not_made(node: Nod
 
 def test_a_segment_that_is_let_go_meanwhile_gets_no_file(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy is thrown away: its name is another segment's by then."""
-    wal, target = node.overview.wal, items_of(node)["log"][1].path
+    wal, target = node.overview.ground.wal, items_of(node)["log"][1].path
     segments = wal.segments
 
     def copy(order: MendOrder) -> str:

@@ -318,7 +318,7 @@ def test_site_that_starts_hears_what_came_after_its_hello(node: Node, monkeypatc
     """A version of the code becomes known between the two: the successor has it, and what other sites need not."""
     sites, greet, send = node._parts.sites, SiteChild.greet, Channel.send
     assert isinstance(sites, ProcessSites)
-    bundle = str(node.overview.boot.code.newest_value["bundle"])
+    bundle = str(node.overview.ground.boot.code.newest_value["bundle"])
     sent: list[tuple[Channel, int]] = []
 
     def greet_and_learn(site: SiteChild, hello: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -174,7 +175,7 @@ def _of_front(front: RequestStats) -> dict[str, Samples]:
 
 
 def _of_calls(overview: StatusOverview) -> dict[str, Samples]:
-    meter, sequencer = overview.meter, overview.sequencer
+    meter, sequencer = overview.parts.sequencer.meter, overview.parts.sequencer
     meter.drain()
     return {
         "cmdlog_calls_total": [
@@ -194,10 +195,10 @@ def _of_calls(overview: StatusOverview) -> dict[str, Samples]:
 
 
 def _of_log(overview: StatusOverview) -> dict[str, Samples]:
-    meter, log = overview.meter, overview.wal.status()
+    meter, log = overview.parts.sequencer.meter, overview.ground.wal.status()
     segments: Any = log["segments"]
-    holder = held_by(log, overview.archive())
-    held = [] if holder is None else [((holder["anchor"],), max(0.0, overview.wall() - holder["since"]))]
+    holder = held_by(log, overview.parts.archiver.status())
+    held = [] if holder is None else [((holder["anchor"],), max(0.0, time.time() - holder["since"]))]
     predicted = overview.predicted_recovery_s()
     return {
         "cmdlog_log_blocks_total": [((), log["blocks"])],
@@ -212,8 +213,8 @@ def _of_log(overview: StatusOverview) -> dict[str, Samples]:
 
 
 def _of_partitions(overview: StatusOverview) -> dict[str, Samples]:
-    marks = overview.sequencer.watermarks()
-    busy = overview.meter.busy_s
+    marks = overview.parts.sequencer.watermarks()
+    busy = overview.parts.sequencer.meter.busy_s
     return {
         "cmdlog_partition_durable_index": [((str(p),), of["durable"]) for p, of in marks.items()],
         "cmdlog_partition_applied_index": [((str(p),), of["applied"]) for p, of in marks.items()],
@@ -224,12 +225,12 @@ def _of_partitions(overview: StatusOverview) -> dict[str, Samples]:
 
 
 def _of_snapshots(overview: StatusOverview) -> dict[str, Samples]:
-    snapshots = overview.snapshots
+    snapshots = overview.parts.snapshots
     newest: dict[int, Mapping[str, Any]] = {}
     for snapshot in snapshots.listed():
         if "created" in snapshot:  # else it is damaged, and says why
             newest[snapshot["partition"]] = snapshot
-    now, proven = overview.wall(), overview.checks.drills.age_s()
+    now, proven = time.time(), overview.checks.drills.age_s()
     return {
         "cmdlog_snapshots_total": [((), snapshots.taken)],
         "cmdlog_snapshot_failures_total": [((), snapshots.failures)],
@@ -242,7 +243,7 @@ def _of_snapshots(overview: StatusOverview) -> dict[str, Samples]:
 
 def _of_scrub(overview: StatusOverview) -> dict[str, Samples]:
     scrub = overview.checks.scrub
-    age, still, found = scrub.age_s(overview.wall()), scrub.open_findings(), scrub.damage_found
+    age, still, found = scrub.age_s(time.time()), scrub.open_findings(), scrub.damage_found
     return {
         "cmdlog_scrub_bytes_total": [((), scrub.read_bytes)],
         "cmdlog_scrub_age_seconds": [] if age is None else [((), age)],
@@ -252,7 +253,7 @@ def _of_scrub(overview: StatusOverview) -> dict[str, Samples]:
 
 
 def _of_archive(overview: StatusOverview) -> dict[str, Samples]:
-    archive = overview.archive()
+    archive = overview.parts.archiver.status()
     oldest = archive["oldest_txn"]
     return {
         "cmdlog_archive_bytes": [((), archive["bytes"])],
@@ -268,29 +269,29 @@ def _of_archive(overview: StatusOverview) -> dict[str, Samples]:
 def _of_node(overview: StatusOverview, version: str) -> dict[str, Samples]:
     health = overview.health()
     compared = sum(part.get("compared_digests", 0) for part in health.recovery)
-    boot = overview.boot
+    boot, keys, troubles = overview.ground.boot, overview.parts.keys, overview.parts.desk.troubles
     build = (
         version,
         _python(),
         apsw.sqlite_lib_version(),
         boot.code.newest_hash,
         str(boot.catalog),
-        overview.settings.durability,
+        overview.ground.settings.durability,
     )
     return {
         "cmdlog_site_stalled_seconds": _stalled(overview),
-        "cmdlog_work_stalled_seconds": [((of.kind,), of.seconds) for of in reversed(overview.work.stalled())],
+        "cmdlog_work_stalled_seconds": [((of.kind,), of.seconds) for of in reversed(overview.ground.work.stalled())],
         "cmdlog_site_resident_memory_bytes": [((str(n),), _resident_bytes(pid)) for n, pid in enumerate(health.site_pids)],
         "cmdlog_digests_compared_total": [((), compared)],
         "cmdlog_digests_diverged_total": [((), 0)],
-        "cmdlog_idempotency_keys": [((), len(overview.keys))],
-        "cmdlog_sessions": [((), len(overview.keys.sessions))],
-        "cmdlog_largest_share": [((of,), share) for of, share in overview.keys.largest_shares().items()],
+        "cmdlog_idempotency_keys": [((), len(keys))],
+        "cmdlog_sessions": [((), len(keys.sessions))],
+        "cmdlog_largest_share": [((of,), share) for of, share in keys.largest_shares().items()],
         "cmdlog_log_lines_dropped_total": [((), dropped_lines())],
-        "cmdlog_clock_jumps_total": [((), overview.clock.jumps)],
-        "cmdlog_partition_refusing": [((str(p), trouble.kind), 1) for p, trouble in overview.troubles.by_partition().items()],
-        "cmdlog_disk_full": [((), int(overview.troubles.full or overview.wal.status()["disk_full"] is not None))],
-        "cmdlog_disk_free_bytes": [((), overview.troubles.free_bytes())],
+        "cmdlog_clock_jumps_total": [((), overview.parts.sequencer.clock.jumps)],
+        "cmdlog_partition_refusing": [((str(p), trouble.kind), 1) for p, trouble in troubles.by_partition().items()],
+        "cmdlog_disk_full": [((), int(troubles.full or overview.ground.wal.status()["disk_full"] is not None))],
+        "cmdlog_disk_free_bytes": [((), troubles.free_bytes())],
         "cmdlog_ready": [((), int(overview.ready))],
         "cmdlog_build_info": [(build, 1)],
     }

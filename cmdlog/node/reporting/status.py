@@ -12,22 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cmdlog.cluster.membership.operator_desk import OperatorDesk
-from cmdlog.node.background.running_work import RunningWork
-from cmdlog.node.boot import Boot, ManifestFacts
-from cmdlog.node.clock import HybridClock
-from cmdlog.node.placing.key_owners import KeyOwners
+from cmdlog.node.assembly import NodeGround, NodeParts
 from cmdlog.node.scrub.self_checks import SelfChecks
-from cmdlog.node.sequencing.sequencer import Sequencer
-from cmdlog.node.settings import Settings
-from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.sites.site_progress import SiteStall, describe_stall
-from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
-from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.operator_error import full_text
-from cmdlog.wal.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +35,14 @@ class Health:
 class StatusOverview:
     """Looks at the parts of one node."""
 
-    directory: str
-    settings: Settings
-    boot: Boot
-    wal: Log
-    clock: HybridClock
-    sequencer: Sequencer
-    snapshots: Snapshotter
-    keys: KeyOwners
-    meter: StageTimings
+    ground: NodeGround
+    parts: NodeParts
+    checks: SelfChecks
     history: RecentHistory
     started_at: float  # seconds since 1970
     health: Callable[[], Health]
-    archive: Callable[[], Mapping[str, Any]]
-    checks: SelfChecks
-    troubles: PartitionHealth
-    facts: ManifestFacts
-    find_stalls: Callable[[float], Sequence[SiteStall]]  # at a reading of the monotonic clock
-    work: RunningWork
-    wall: Callable[[], float] = time.time
-    now: Callable[[], float] = time.monotonic
-    cluster: MemberLook | None = None  # of a node that is one of several
-    operator_desk: OperatorDesk | None = None  # the same
+    cluster: MemberLook | None  # of a node that is one of several
+    operator_desk: OperatorDesk | None  # the same
 
     @property
     def ready(self) -> bool:
@@ -74,9 +51,10 @@ class StatusOverview:
 
     def status(self) -> dict[str, Any]:
         """`GET /v1/status`: node, partitions with watermarks, log, who holds it, predicted recovery; plain data."""
-        wal, clock, health, archive = self.wal, self.clock, self.health(), dict(self.archive())
+        parts, wal, boot, sequencer = self.parts, self.ground.wal, self.ground.boot, self.parts.sequencer
+        clock, health, archive = sequencer.clock, self.health(), dict(parts.archiver.status())
         log = wal.status()
-        marks = self.sequencer.watermarks()
+        marks = sequencer.watermarks()
         recovered = wal.recovered
         cluster = {} if self.cluster is None else {"cluster": self.cluster.reading().status}
         roles = {
@@ -86,45 +64,45 @@ class StatusOverview:
             "node": str(wal.instance.identity),
             "node_id": wal.instance.identity.node_id,
             "cluster_id": str(uuid.UUID(bytes=wal.instance.identity.cluster_id)),
-            "directory": self.directory,
+            "directory": self.ground.directory,
             "ready": self.ready,
             "error": None if health.error is None else full_text(health.error),
-            "uptime_s": round(self.wall() - self.started_at, 3),
-            "durability": self.settings.durability,
-            "term": self.boot.term,
-            "catalog_version": self.boot.catalog,
-            "bundle": self.boot.code.newest_hash,
+            "uptime_s": round(time.time() - self.started_at, 3),
+            "durability": self.ground.settings.durability,
+            "term": boot.term,
+            "catalog_version": boot.catalog,
+            "bundle": boot.code.newest_hash,
             "start": {
                 "verdict": recovered.verdict.value,
                 "notes": list(recovered.notes),
-                "changes": self.boot.changes,
-                "waits_for_room": self.sequencer.opening.waits_for_room,
+                "changes": boot.changes,
+                "waits_for_room": sequencer.opening.waits_for_room,
                 "recovery": list(health.recovery),
             },
-            "disk_full": self.troubles.disk_full(),
+            "disk_full": parts.desk.troubles.disk_full(),
             "partitions": {
-                str(p): {"role": self.boot.role(p), "state": self.state_of(p), **marks[p], **roles.get(str(p), {})}
+                str(p): {"role": boot.role(p), "state": self.state_of(p), **marks[p], **roles.get(str(p), {})}
                 for p in sorted(marks)
             },
-            "membership": self.boot.membership(),
-            "failure_set": self.facts.failures.status(),
-            "inflight_calls": self.sequencer.admission.inflight_calls,
-            "inflight_bytes": self.sequencer.admission.inflight_bytes,
-            "idempotency_keys": len(self.keys),
-            "sessions": len(self.keys.sessions),
-            "largest_shares": self.keys.largest_shares(),
+            "membership": boot.membership(),
+            "failure_set": parts.facts.failures.status(),
+            "inflight_calls": sequencer.admission.inflight_calls,
+            "inflight_bytes": sequencer.admission.inflight_bytes,
+            "idempotency_keys": len(parts.keys),
+            "sessions": len(parts.keys.sessions),
+            "largest_shares": parts.keys.largest_shares(),
             "clock": {"jumped": clock.jumped, "jumps": clock.jumps, "last_txn": str(clock.closed())},
             "sites": list(health.site_pids),
-            "stalled": [*self.stalls(), *(found.as_stall() for found in self.work.stalled())],
+            "stalled": [*self.stalls(), *(found.as_stall() for found in self.ground.work.stalled())],
             "log": {**log, "fill": fill_of(log), "held_by": held_by(log, archive)},
             "archive": archive,
             "drill": self.checks.drills.status(),
             "state_check": self.checks.pages.status(),
             "scrub": self.checks.scrub.status(),
-            "snapshot_error": self.snapshots.error or None,
+            "snapshot_error": parts.snapshots.error or None,
             "predicted_recovery_s": self.predicted_recovery_s(),
             "recovery": self.recovery(),
-            "snapshots": self.snapshots.status(),
+            "snapshots": parts.snapshots.status(),
             **cluster,
         }
 
@@ -143,16 +121,16 @@ class StatusOverview:
         errors   the kinds of errors seen lately, the newest last: code, procedure ("" for none), count, and time and
                  request_id of the last one; all of them every time
         """
-        health = self.health()
+        health, admission = self.health(), self.parts.sequencer.admission
         return {
-            "time": round(self.wall(), 3),
+            "time": round(time.time(), 3),
             "node": {
                 "ready": self.ready,
                 "error": None if health.error is None else full_text(health.error),
-                "uptime_s": round(self.wall() - self.started_at, 3),
-                "durability": self.settings.durability,
-                "inflight_calls": self.sequencer.admission.inflight_calls,
-                "inflight_bytes": self.sequencer.admission.inflight_bytes,
+                "uptime_s": round(time.time() - self.started_at, 3),
+                "durability": self.ground.settings.durability,
+                "inflight_calls": admission.inflight_calls,
+                "inflight_bytes": admission.inflight_bytes,
             },
             "history": self.history.since(after),
             "errors": front.errors(),
@@ -168,16 +146,17 @@ class StatusOverview:
         site, kind (`running`: one call runs; `stopped`, `silent`, `restarting`), seconds, partitions (that wait for it);
         partition, procedure and txn_id of the call that it is at (None, "" and None where no call is known), message.
         """
-        return sorted(map(self._stall, self.find_stalls(self.now())), key=lambda stall: -stall["seconds"])
+        return sorted(map(self._stall, self.parts.sites.stalls(time.monotonic())), key=lambda stall: -stall["seconds"])
 
     def _stall(self, stall: SiteStall) -> dict[str, Any]:
+        sequencer = self.parts.sequencer
         number, txn_id = None, None
         if stall.partition is not None and stall.index:
-            call = self.sequencer.site_feed.call_at(stall.partition, stall.index, stall.position)
+            call = sequencer.site_feed.call_at(stall.partition, stall.index, stall.position)
             number, txn_id = call if call is not None else (None, None)
         elif stall.partition is not None:
-            number = self.sequencer.reads.oldest_procedure(stall.partition)
-        procedure, seconds = "" if number is None else self.meter.names[number], round(stall.seconds, 3)
+            number = sequencer.reads.oldest_procedure(stall.partition)
+        procedure, seconds = "" if number is None else sequencer.meter.names[number], round(stall.seconds, 3)
         waiting = list(stall.partitions) if stall.kind != "running" or stall.partition is None else [stall.partition]
         return {
             "site": stall.site,
@@ -192,18 +171,19 @@ class StatusOverview:
 
     def state_of(self, partition: int) -> str:
         """`ok`, or why the partition refuses calls: `disk_full`, `io`, `refused` (the state does not fit), `died`."""
-        trouble = self.troubles.by_partition().get(partition)
+        trouble = self.parts.desk.troubles.by_partition().get(partition)
         return "ok" if trouble is None else trouble.kind
 
     def gauges(self) -> Gauges:
         """For a row of the history."""
-        return Gauges(fill_of(self.wal.status()), self.sequencer.admission.inflight_calls, self.sequencer.watermarks())
+        sequencer = self.parts.sequencer
+        return Gauges(fill_of(self.ground.wal.status()), sequencer.admission.inflight_calls, sequencer.watermarks())
 
     def recovery(self) -> dict[str, Any]:
         """What the prediction is made of: seconds and calls after the newest snapshot per partition, time per call, budget."""
-        forecast, speeds = self.snapshots.forecast(), self.meter.speeds
+        forecast, speeds = self.parts.snapshots.forecast(), self.parts.sequencer.meter.speeds
         return {
-            "budget_s": self.settings.recovery_budget_s or None,
+            "budget_s": self.ground.settings.recovery_budget_s or None,
             "partitions": {
                 str(p): {
                     "replay_s": round(forecast.replay_s[p], 3),
@@ -221,7 +201,7 @@ class StatusOverview:
         The time to start processes is not in it, and a process that only dies keeps its states, so it recovers faster. None
         before any call was executed.
         """
-        return round(self.snapshots.forecast().total_s, 3) if any(self.meter.busy_s) else None
+        return round(self.parts.snapshots.forecast().total_s, 3) if any(self.parts.sequencer.meter.busy_s) else None
 
 
 def fill_of(log: Mapping[str, Any]) -> float:
