@@ -95,7 +95,7 @@ def test_cache_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o777)
-    with pytest.raises(JavaMissing, match="other users may write"):
+    with pytest.raises(JavaMissing, match="others may write to it"):
         find_java({"JAVA_HOME": str(home), "PATH": ""}, cache=str(cache))
 
 

@@ -7,7 +7,6 @@ import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -27,13 +26,11 @@ from replay.spark.reading.chosen_logs import SegmentRun
 from replay.spark.reading.read_plan import TASK_BYTES_MIN, check_named, choose
 from replay.spark.reading.read_task import DataLoss
 from tests.procedures.sites import START_MS, uuid7
-from tests.replay import historycluster
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.histories import random_history
 from tests.replay.historycheck import notes_of_chosen
 from tests.replay.historycluster import Cluster
 from tests.replay.historymembers import History
-from tests.replay.historytruth import catalog_value
 from tests.replay.rig import DEPOSIT
 from tests.spark.reading import made, made_large, plan_of, read, rows_of, txns
 
@@ -197,25 +194,6 @@ def test_calls_taken_out_are_left_out(tmp_path: Path) -> None:
     assert gone not in rows
     assert len(rows) == len(rig.history) - 1
     assert gone in txns(read(rig.directory, dedupe="false"))
-
-
-def test_code_of_an_early_version_names_calls_without_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A catalog record may state no parameters: then the list stays, under the procedure's name."""
-
-    def early_value(version: int, factor: int) -> dict[str, Any]:
-        value = catalog_value(version, factor)
-        bundle = orjson.loads(value["bundle"])
-        bundle["procedures"] = [{"name": procedure["name"]} for procedure in bundle["procedures"]]
-        return {**value, "bundle": orjson.dumps(bundle).decode()}
-
-    monkeypatch.setattr(historycluster, "catalog_value", early_value)
-    cluster = Cluster(tmp_path / "c", nodes=1)
-    cluster.deposits(0)
-    cluster.spread(0)
-    (directory,) = cluster.finish()
-    rows = read(directory, partitions="0")
-    assert [row[2] for row in rows] == ["begin"] * 3 + ["deposit"] * 3
-    assert rows[0][3] == "[0]"
 
 
 def committed_rows(history: History, partition: int, upto: int) -> list[tuple[int, int]]:
