@@ -15,6 +15,7 @@ import orjson
 import pytest
 import zstandard
 
+from cmdlog.api.gate.problem import CODES
 from cmdlog.api.gate.route_table import ADMIN, INVOKE
 from cmdlog.client.session import uuid7
 from tests.api.running import EXPIRED, OTHER, TOKENS, Running
@@ -291,3 +292,18 @@ def test_nothing_secret_is_told(server: Running) -> None:
         assert word not in text
         assert not any(token in text for token in (*TOKENS.values(), OTHER, EXPIRED))
     assert not any(word.encode() in data for data in faults)
+
+
+def test_an_error_repeats_only_what_its_caller_sent(server: Running) -> None:
+    """Details are short, whatever was sent, and hold nothing of the machine."""
+    for path, body in (
+        ("/v1/procedures/" + "x" * 3000, {}),
+        ("/v1/procedures/put", {"k" * 3000: 1}),
+        ("/v1/procedures/put", {"item": "v" * 3000}),
+        ("/v1/query", {"sql": "SELECT " + "x" * 3000}),
+    ):
+        problem = server.post(path, body).json()
+        assert CODES[problem["code"]][0] < 500
+        assert str(server.folder) not in json.dumps(problem)
+        assert "Traceback" not in json.dumps(problem)
+    assert "v" * 100 not in server.post("/v1/procedures/put", {"item": "v" * 3000}).text

@@ -406,3 +406,18 @@ def test_peer_that_vanishes_is_found_by_the_kernel(server: Served) -> None:
             ]
         )
     assert (bool(kept), silence_ms) == (True, 30_000)
+
+
+def test_unauthenticated_connections_stay_strangers(application: Application) -> None:
+    """An answer of 401 earns no place: such connections go before one that was let in, though it has rested longer."""
+    with served(application, connections_max=2) as server, server.connect() as good, server.connect() as bad:
+        good.sendall(post("/echo", b"x"))
+        one_answer(good)
+        bad.sendall(post("/ignore/401"))
+        one_answer(bad)
+        with server.connect() as fresh:
+            fresh.sendall(post("/echo", b"served"))
+            assert one_answer(fresh) == (200, b"served")
+            assert read_all(bad) == b""
+            good.sendall(post("/echo", b"still"))
+            assert one_answer(good) == (200, b"still")

@@ -7,6 +7,8 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -121,3 +123,21 @@ def test_problems_of_a_body_are_listed_up_to_a_limit(server: Running) -> None:
     assert answer.status_code == 422
     assert len(answer.content) < 8192
     assert "more problems" in answer.json()["problems"][-1]["problem"]
+
+
+def refusal(server: Running) -> Any:
+    """The problem of a long call by the caller that does not read; None for a result."""
+    answer = server.post("/v1/procedures/read_long", content=LONG_CALL, token=TOKENS[READ])
+    return None if answer.status_code == 200 else answer.json()
+
+
+def test_call_of_a_caller_that_does_not_read_is_refused_before_it_runs(server: Running) -> None:
+    """Once its share is full; its small calls go on."""
+    ask_for(lambda: all_given_back(server))
+    with unread(server, 40, "/v1/procedures/read_long", LONG_CALL, TOKENS[READ]):
+        ask_for(lambda: held_bytes(server) >= LONG)
+        refused = ask_for(partial(refusal, server))
+        assert refused["code"] == "not_ready"
+        assert "unread answers of this credential" in refused["detail"]
+        small = server.post("/v1/query", {"sql": "SELECT 1", "partition": 0}, token=TOKENS[READ])
+        assert small.json()["rows"] == [[1]]

@@ -132,3 +132,13 @@ def test_times_of_reports_are_utc(tmp_path: Path) -> None:
         moment = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
         assert module.drill(FILES, str(tmp_path / "node"), seed=1, now=lambda: moment).verdict == "proven"
     assert DrillScheduler(str(tmp_path / "node"), every_s=0, wall=lambda: moment.timestamp() + 5).age_s() == 5
+
+
+@pytest.mark.slow
+def test_drill_that_ends_without_a_word_is_an_error(tmp_path: Path, made: Callable[[str], str]) -> None:
+    """Shown until one says something."""
+    drills = DrillScheduler(str(tmp_path), every_s=0.01, module=made("def main(): return 3"))
+    drills.start()
+    wait_for(lambda: drills.status()["error"])
+    drills.stop()
+    assert "exit code 3" in drills.status()["error"]

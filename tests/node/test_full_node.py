@@ -15,6 +15,7 @@ import pytest
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.embedded.embedded import Embedded
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, UnknownOutcome
+from cmdlog.node.sites import inline_sites
 from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.wal.errors import WalError, Wedged
@@ -296,5 +297,22 @@ def test_an_embedded_caller_is_let_go_on_a_full_disk(tmp_path: Path, monkeypatch
     pages.unlink()
     wait_for(lambda: node.ready and node.sequencer.idle)
     assert embedded.call("bump", id=1, amount=1) == 2
+    embedded.close()
+    assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads") == [(0,)]
+
+
+@pytest.mark.slow
+def test_an_embedded_caller_hears_that_its_call_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some tries its outcome is unknown to it; the log has it."""
+    pages = limited_pages(tmp_path, monkeypatch)
+    monkeypatch.setattr(inline_sites, "GIVE_UP_S", 0.0)
+    monkeypatch.setattr(inline_sites, "pause_s", lambda _tries: 0.01)
+    pages.write_text("16")
+    embedded = Embedded(open_node(tmp_path / "data", inline=True, partitions=1))
+    assert embedded.call("bump", id=1, amount=1) == 1
+    with pytest.raises(UnknownOutcome, match="logged, and not executed yet: disk_full"):
+        embedded.call("store", id=1, seq=0, data=bytes(60_000))
+    pages.unlink()
+    wait_for(lambda: embedded.node.ready and embedded.node.sequencer.idle)
     embedded.close()
     assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads") == [(0,)]

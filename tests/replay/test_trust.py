@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import apsw
@@ -10,6 +11,7 @@ import orjson
 import pytest
 
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.system.machine import birth_ns
 from procedures.storage.state import PartitionState
 from replay.state import trust as trust_module
 from replay.state.trust import STATE_FOLDER, TRUST_NAME, Trust, state_path
@@ -41,6 +43,28 @@ def flip(path: str, at: int = -1) -> None:
         byte = file.read(1)[0]
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 4]))
+
+
+def test_copied_file_is_not_trusted(node: str) -> None:
+    """However good it looks, a file that is not the one that was written is rebuilt."""
+    kept = Path(state_path(node, 0)).rename(f"{node}/kept")  # so that the copy gets another inode
+    shutil.copy2(kept, state_path(node, 0))
+    assert doubts(node) == ["the state file is a copy, or on another mount", ""]
+
+
+def test_copied_file_is_not_trusted_at_the_very_inode(node: str) -> None:
+    """The inode of a file that was removed may be the next one's: then it was made at another time."""
+    path = Path(state_path(node, 0))
+    if not birth_ns(str(path)):
+        pytest.skip("this file system does not keep when a file was made")
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data)
+    record = Path(node, STATE_FOLDER, TRUST_NAME)
+    stated = orjson.loads(record.read_bytes())
+    stated["files"][path.name][1] = path.stat().st_ino  # should another file have taken the number
+    record.write_bytes(orjson.dumps(stated))
+    assert doubts(node) == ["the state file is a copy, or on another mount", ""]
 
 
 @pytest.mark.parametrize("at", [0, 5000, -1], ids=["first", "middle", "last"])
