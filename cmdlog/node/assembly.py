@@ -31,8 +31,8 @@ from cmdlog.node.scrub.damage_repair import RepairHooks
 from cmdlog.node.scrub.finding import ScrubFinding
 from cmdlog.node.scrub.log_comparison import ScrubPeers
 from cmdlog.node.scrub.reader_process import ReaderProcess
-from cmdlog.node.scrub.scrub_plan import list_items
-from cmdlog.node.scrub.scrubber import Scrubber, ScrubGround
+from cmdlog.node.scrub.scrub_plan import ScrubPlan
+from cmdlog.node.scrub.scrubber import Scrubber
 from cmdlog.node.scrub.segment_mend import mend_segment
 from cmdlog.node.scrub.self_checks import SelfChecks
 from cmdlog.node.sequencing.log_feed import SequencerStart
@@ -282,18 +282,15 @@ def _make_scrub(ground: NodeGround, parts: NodeParts, peers: ScrubPeers | None) 
         in_use=in_use,
         peers=peers,
     )
-    scrub = ScrubGround(
-        files,
+    return Scrubber(
+        ScrubPlan(files, wal),
+        settings,
         os.path.dirname(state_path(directory, 0)),
-        settings.scrub_bytes_per_s,
-        settings.scrub_every_s,
-        items=lambda: list_items(files, directory, wal.segments, durable_block=wal.durable_block),
-        in_log=lambda item: wal.needs(item.path),
         reader=reader,
         repair=hooks,
         work=ground.work,
+        now=time.time(),
     )
-    return Scrubber(scrub, time.time())
 
 
 def _why_full(wal: Log, archiver: Archiver, snapshotter: Snapshotter) -> str:

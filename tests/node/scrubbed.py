@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cmdlog.node.node import Node
-from cmdlog.node.scrub.scrub_plan import ScrubItem, list_items
+from cmdlog.node.scrub.scrub_plan import ScrubItem, ScrubPlan
 from cmdlog.node.scrub.scrubber import FIRST_AFTER_S, Scrubber
 from cmdlog.wal.files import RealFiles
 from tests.node.rig import ask, open_node
@@ -48,9 +48,8 @@ def a_full_node(directory: Path, **settings: Any) -> Node:
 
 def items_of(node: Node) -> dict[str, list[ScrubItem]]:
     """What there is to be read, by kind."""
-    wal = node.overview.ground.wal
     found: dict[str, list[ScrubItem]] = {}
-    for item in list_items(RealFiles(), node.directory, wal.segments, durable_block=wal.durable_block):
+    for item in ScrubPlan(RealFiles(), node.overview.ground.wal).list_items():
         found.setdefault(item.kind, []).append(item)
     return found
 

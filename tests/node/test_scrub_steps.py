@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cmdlog.cluster.copying.log_sums import SumsRequest
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.scrub.damage_repair import RepairHooks
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES
 from cmdlog.node.scrub.file_scan import Damage, Scanned, SliceOrder
 from cmdlog.node.scrub.reader_process import ReadingFailed, SliceRead
-from cmdlog.node.scrub.scrub_plan import ScrubItem
-from cmdlog.node.scrub.scrubber import FIRST_AFTER_S, RETRY_S, Scrubber, ScrubGround
+from cmdlog.node.scrub.scrub_plan import ScrubItem, ScrubPlan
+from cmdlog.node.scrub.scrubber import FIRST_AFTER_S, RETRY_S, Scrubber
 from cmdlog.node.scrub.segment_mend import MendOrder
+from cmdlog.node.settings import Settings
 from cmdlog.wal.files import RealFiles
 from tests.node.test_log_comparison import A, B, FakePeers
 
@@ -74,11 +77,11 @@ class Rig:
             set_aside_archived=lambda _moves: None, mend_segment=lambda _path: False, in_use=lambda _found: True,
             peers=self.peers,
         )  # fmt: skip
-        ground = ScrubGround(
-            RealFiles(), str(self.folder), RATE, self.every_s, items=self.items, in_log=lambda item: item.name in self.names,
-            reader=self.reader, repair=hooks,
-        )  # fmt: skip
-        self.scrub = Scrubber(ground, now)
+        plan = SimpleNamespace(list_items=self.items, is_still_there=lambda item: item.name in self.names)
+        settings = Settings(scrub_bytes_per_s=RATE, scrub_every_s=self.every_s)
+        self.scrub = Scrubber(
+            cast(ScrubPlan, plan), settings, str(self.folder), reader=self.reader, repair=hooks, work=RunningWork(), now=now
+        )
         return self.scrub
 
     def items(self) -> Sequence[ScrubItem]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cmdlog.node.scrub.file_scan import ScrubKind
 from cmdlog.wal.files import Files
+from cmdlog.wal.log import Log
 from cmdlog.wal.opening.survey import SegmentFile
 from snapshot.archive.archive import bytes_of
 from snapshot.archive_layout import ARCHIVE, archived_snapshot, manifest_path, segment_names
@@ -37,14 +38,32 @@ class ScrubItem:
         return self.kind, self.name
 
 
-def list_items(files: Files, directory: str, segments: Sequence[SegmentFile], *, durable_block: int) -> list[ScrubItem]:
-    """Everything that there is now, in order. `segments` are those of the log in use, oldest first."""
-    archive, snapshots = os.path.join(directory, ARCHIVE), os.path.join(directory, SNAPSHOTS)
-    found = _log_items(segments, durable_block)
-    found += [_item("archive_log", archive, name) for name in segment_names(files, archive)]
-    found += [_item("archive_snapshot", archive, name) for name in _names_in(files, archive) if archived_snapshot(name)]
-    found += [_item("snapshot", snapshots, name) for name in _names_in(files, snapshots) if parse_name(name)]
-    return sorted(found, key=lambda item: item.key)
+class ScrubPlan:
+    """What a running node has to be read."""
+
+    def __init__(self, files: Files, wal: Log) -> None:
+        self._files, self._wal = files, wal
+
+    def list_items(self) -> list[ScrubItem]:
+        """Everything that there is now, in order."""
+        files, wal = self._files, self._wal
+        archive, snapshots = os.path.join(wal.directory, ARCHIVE), os.path.join(wal.directory, SNAPSHOTS)
+        found = _log_items(wal.segments, wal.durable_block)
+        found += [_item("archive_log", archive, name) for name in segment_names(files, archive)]
+        found += [_item("archive_snapshot", archive, name) for name in _names_in(files, archive) if archived_snapshot(name)]
+        found += [_item("snapshot", snapshots, name) for name in _names_in(files, snapshots) if parse_name(name)]
+        return sorted(found, key=lambda item: item.key)
+
+    def is_still_there(self, item: ScrubItem) -> bool:
+        """Whether the log needs the segment, or else the file, or what states it, is there under its name.
+
+        What the log has recycled, or retention or an operator removed, while it was read is no damage.
+        """
+        if item.kind == "log":
+            return self._wal.needs(item.path)
+        if self._files.exists(item.path):
+            return True
+        return item.kind == "archive_log" and self._files.exists(manifest_path(item.path))
 
 
 def _log_items(segments: Sequence[SegmentFile], durable_block: int) -> list[ScrubItem]:
@@ -76,10 +95,3 @@ def last_names(items: Iterable[ScrubItem]) -> dict[str, str]:
 def items_left(items: Iterable[ScrubItem], *, after: tuple[str, str], upto: Mapping[str, str]) -> list[ScrubItem]:
     """Those of a pass that has finished `after` and began when `upto` were the last names."""
     return [item for item in items if item.key > after and item.name <= upto.get(item.kind, "")]
-
-
-def still_named(files: Files, item: ScrubItem) -> bool:
-    """Whether the file, or what states it, is there under its name: retention, recycling and an operator remove."""
-    if files.exists(item.path):
-        return True
-    return item.kind == "archive_log" and files.exists(manifest_path(item.path))

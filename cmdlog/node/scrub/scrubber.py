@@ -16,8 +16,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
@@ -30,9 +29,9 @@ from cmdlog.node.scrub.file_scan import Damage, Scanned, SliceOrder
 from cmdlog.node.scrub.finding import Findings, ScrubFinding
 from cmdlog.node.scrub.log_comparison import LogComparison, ScrubPeers, SumVerdict
 from cmdlog.node.scrub.reader_process import ReadingFailed, SliceReader
-from cmdlog.node.scrub.scrub_plan import ScrubItem, items_left, last_names, still_named
+from cmdlog.node.scrub.scrub_plan import ScrubItem, ScrubPlan, items_left, last_names
 from cmdlog.node.scrub.scrub_progress import ScrubPass, read_progress
-from cmdlog.wal.files import Files
+from cmdlog.node.settings import Settings
 
 SLICE_BYTES: Final = 1 << 20  # read with one order
 FIRST_AFTER_S: Final = 60.0  # after a start: others are busy then
@@ -46,29 +45,27 @@ RANGES_KEPT: Final = 4096  # sums of each group: 4 M entries
 log = structlog.get_logger("cmdlog.scrub")
 
 
-@dataclass(frozen=True, slots=True)
-class ScrubGround:
-    """What the scrub works on."""
-
-    files: Files
-    folder: str  # where its progress is kept
-    bytes_per_s: int
-    every_s: float  # 0: never
-    items: Callable[[], Sequence[ScrubItem]]
-    in_log: Callable[[ScrubItem], bool]  # whether the running log still has this segment
-    reader: SliceReader
-    repair: RepairHooks
-    work: RunningWork = field(default_factory=RunningWork)
-
-
 class Scrubber:
     """`step` and `stop` belong to one thread, or to `start`; `status` and `known_sums` may be called from any."""
 
-    def __init__(self, ground: ScrubGround, now: float) -> None:
-        self._ground, self._now = ground, now
-        self._progress = read_progress(ground.folder)
+    def __init__(
+        self,
+        plan: ScrubPlan,
+        settings: Settings,
+        folder: str,
+        *,
+        reader: SliceReader,
+        repair: RepairHooks,
+        work: RunningWork,
+        now: float,
+    ) -> None:
+        """`folder`: where its progress is kept."""
+        self._plan, self._folder, self.reader, self._work, self._now = plan, folder, reader, work, now
+        self._bytes_per_s, self._every_s = settings.scrub_bytes_per_s, settings.scrub_every_s
+        self._directory, self._peers = repair.directory, repair.peers
+        self._progress = read_progress(folder)
         self._findings = Findings(self._progress.findings)
-        self._repair = DamageRepair(ground.repair, self._findings)
+        self._repair = DamageRepair(repair, self._findings)
         self._items: deque[ScrubItem] | None = None  # what is left of the pass; None: not listed since the start
         self._left_bytes = 0
         self._committed: dict[int, int] = {}  # group -> last entry known to be committed when the pass began
@@ -86,16 +83,16 @@ class Scrubber:
     # -- the node's side -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if self._ground.every_s:
+        if self._every_s:
             self._thread.start()
 
     def stop(self) -> None:
         """Interrupts what is under way; the next start continues there."""
         self._stopping.set()
-        self._ground.reader.stop()
+        self.reader.stop()
         if self._thread.is_alive():
             self._thread.join()
-        self._ground.reader.rest()
+        self.reader.rest()
         if self._progress.under_way is not None:
             self._save()
 
@@ -106,7 +103,7 @@ class Scrubber:
 
     def status(self) -> dict[str, Any]:
         """every_s, bytes_per_s; pass: the one under way; last: the one before; findings, repaired, compared, problem."""
-        now, ground = self._progress.under_way, self._ground
+        now = self._progress.under_way
         total = 0 if now is None else now.bytes + self._left_bytes
         under_way = None if now is None else {
             "began": now.began,
@@ -116,8 +113,8 @@ class Scrubber:
             "reading": "" if now.current is None else now.current[1],
         }  # fmt: skip
         return {
-            "every_s": ground.every_s,
-            "bytes_per_s": ground.bytes_per_s,
+            "every_s": self._every_s,
+            "bytes_per_s": self._bytes_per_s,
             "passes": self._progress.passes,
             "pass": under_way,
             "last": self._progress.last,
@@ -126,11 +123,6 @@ class Scrubber:
             "compared": self._compared,
             "problem": self._problem or None,
         }
-
-    @property
-    def reader(self) -> SliceReader:
-        """Who reads."""
-        return self._ground.reader
 
     def age_s(self, now: float) -> float | None:
         """Seconds since the last whole pass ended; None when none did. Any thread."""
@@ -162,7 +154,7 @@ class Scrubber:
             return self._again_at
         if began is None or began > self._now:  # the clock was set back
             return self._first_at
-        return max(self._first_at, began + self._ground.every_s)
+        return max(self._first_at, began + self._every_s)
 
     def _read_on(self) -> float:
         under_way = self._progress.under_way or self._begin_pass()
@@ -175,7 +167,7 @@ class Scrubber:
         item = self._items[0]
         order = self._order_for(item, under_way)
         try:
-            read = self._ground.reader.read(order)
+            read = self.reader.read(order)
         except ReadingFailed as error:
             self._note_problem(str(error))
             return RETRY_S
@@ -184,19 +176,19 @@ class Scrubber:
         self._take_slice(item, read.scanned, under_way)
         if self._now - self._saved_at >= SAVE_EVERY_S:
             self._save()
-        return read.scanned.bytes / self._ground.bytes_per_s
+        return read.scanned.bytes / self._bytes_per_s
 
     def _begin_pass(self) -> ScrubPass:
-        items = self._ground.items()
+        items = self._plan.list_items()
         under_way = self._progress.begin_pass(self._now, last_names(items))
         self._items, self._again_at = None, None
         log.info("scrub_began", files=len(items), bytes=sum(item.bytes for item in items))
         return under_way
 
     def _list_items(self, under_way: ScrubPass) -> None:
-        peers = self._ground.repair.peers
+        peers = self._peers
         self._committed = {} if peers is None else dict(peers.committed())  # before it is read how far the log is
-        items = items_left(self._ground.items(), after=under_way.after, upto=under_way.upto)
+        items = items_left(self._plan.list_items(), after=under_way.after, upto=under_way.upto)
         self._items, self._left_bytes = deque(items), sum(item.bytes for item in items)
 
     def _order_for(self, item: ScrubItem, under_way: ScrubPass) -> SliceOrder:
@@ -204,11 +196,11 @@ class Scrubber:
         return SliceOrder(
             item.kind,
             item.path,
-            min(SLICE_BYTES, self._ground.bytes_per_s),
+            min(SLICE_BYTES, self._bytes_per_s),
             at=under_way.at,
             last_block=item.last_block,
             generation=item.generation,
-            sums=self._ground.repair.peers is not None,
+            sums=self._peers is not None,
         )
 
     def _take_slice(self, item: ScrubItem, scanned: Scanned, under_way: ScrubPass) -> None:
@@ -222,16 +214,12 @@ class Scrubber:
             whole = 1
             if (over := self._findings.end(item.key, self._now, "it reads well again")) is not None:
                 log.info("damage_repaired", kind=item.kind, path=over.path, repair=over.repair)
-        elif self._is_still_there(item):
+        elif self._plan.is_still_there(item):
             damaged = 1
             self._report(item, scanned.damage or Damage("a file of it is missing", item.path))
         assert self._items is not None
         self._items.popleft()
         under_way.end_file(item.key, whole=whole, damaged=damaged)
-
-    def _is_still_there(self, item: ScrubItem) -> bool:
-        """What the log has recycled, or retention removed, while it was read is no damage."""
-        return self._ground.in_log(item) if item.kind == "log" else still_named(self._ground.files, item)
 
     def _report(self, item: ScrubItem, damage: Damage) -> None:
         found = ScrubFinding.of(item, damage, self._now)
@@ -248,10 +236,10 @@ class Scrubber:
         self._save()
 
     def _finish(self) -> None:
-        self._ground.reader.rest()
+        self.reader.rest()
         last, self._items = self._progress.end_pass(self._now), None
         log.info("scrub_finished", **{name: last[name] for name in ("bytes", "files", "damaged")})
-        peers = self._ground.repair.peers
+        peers = self._peers
         if peers is not None:
             self._begin_comparison(peers)
         self._save()
@@ -301,7 +289,7 @@ class Scrubber:
         names = set()
         for v in verdicts:
             first, last = v.indexes
-            item = ScrubItem("entries", f"group-{v.group}-from-{first}", os.path.join(self._ground.repair.directory, "log"), 0)
+            item = ScrubItem("entries", f"group-{v.group}-from-{first}", os.path.join(self._directory, "log"), 0)
             names.add(item.name)
             if (v.group, v.range) in before and self._findings.find(item.key) is None:
                 what = f"entries {first} to {last} differ from those of the majority"
@@ -324,13 +312,13 @@ class Scrubber:
 
     def _save(self) -> None:
         self._saved_at = self._now
-        self._progress.save(self._ground.folder, self._findings.as_values())
+        self._progress.save(self._folder, self._findings.as_values())
 
     def _run(self) -> None:
         wait_s = 0.0
         while not self._stopping.wait(wait_s):
             try:
-                with self._ground.work.track("scrub", "scrub"):
+                with self._work.track("scrub", "scrub"):
                     wait_s = self.step(time.time())
             except Exception as error:  # our own bug: the node serves all the same
                 log.exception("scrub_interrupted")
