@@ -1,6 +1,7 @@
 """Batches over HTTP: answers in the order of the lines, in bounded memory, whatever single lines hold."""
 
 import asyncio
+import itertools
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from cmdlog.api.app import Api
 from cmdlog.api.gate.strict_json import DEPTH_MAX
 from cmdlog.api.routes import batch
-from cmdlog.node.outcome import CallTooLarge, LogFullRefusal, Overloaded
+from cmdlog.node.outcome import CallRefused, CallTooLarge, LogFullRefusal, NotLeading, Overloaded, UnknownOutcome
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import make_routes
 from procedures import Database, Transaction
@@ -426,3 +427,42 @@ def test_stream_that_ends_early_gives_its_room_back_when_its_calls_are_answered(
         assert unread.total == 0
 
     asyncio.run(run())
+
+
+def test_overload_is_waited_for(node: Any, post: Post) -> None:
+    """Calls beyond what the node takes wait inside the stream instead of failing, and stay in order."""
+    turn = itertools.count()
+
+    def refuse(calls: Sequence[Any]) -> CallRefused | None:
+        return Overloaded("busy") if len(calls) > 3 or next(turn) % 2 else None
+
+    node.refuse = refuse
+    assert results(post("/v1/batch", b"".join(line(number) for number in range(10)))) == list(range(10))
+
+
+def test_stream_survives_changes_of_leader(node: Any, app: Api, ask_app: Any) -> None:
+    """The node loses its lead under a stream and gets it back: calls in doubt are `outcome_unknown`, those after them `not_ready`
+    with the leader's name, and later ones are executed. Every line has one answer, at its place."""
+    away = NotLeading("node 2 leads the cluster", "http://10.0.0.2:8642")
+
+    async def run() -> Any:
+        async def body() -> AsyncIterator[bytes]:
+            yield line(0) + line(1)
+            node.hold = True
+            yield line(2) + line(3)
+            await asyncio.sleep(0)  # they are placed
+            node.refuse = lambda _calls: away.again()
+            doubtful, node.waiting, node.hold = node.waiting, [], False
+            for done, _ in doubtful:
+                done(UnknownOutcome("the node led no more before a majority had the call"))
+            yield line(4) + line(5)
+            node.refuse = lambda _calls: None
+            yield line(6)
+
+        async with asyncio.timeout(120):
+            return await ask_app(app, "POST", "/v1/batch", body())
+
+    answer = asyncio.run(run())
+    assert results(answer) == [0, 1, "outcome_unknown", "outcome_unknown", "not_ready", "not_ready", 6]
+    assert {entry["error"]["leader"] for entry in answer.lines()[4:6]} == {away.leader}
+    assert [params[0] for _, params, _ in node.logged] == [0, 1, 2, 3, 6]

@@ -295,7 +295,7 @@ def test_nothing_secret_is_told(server: Running) -> None:
 
 
 def test_an_error_repeats_only_what_its_caller_sent(server: Running) -> None:
-    """Details are short, whatever was sent, and hold nothing of the machine."""
+    """Long values and long names of procedures not even whole; and nothing of the machine."""
     for path, body in (
         ("/v1/procedures/" + "x" * 3000, {}),
         ("/v1/procedures/put", {"k" * 3000: 1}),
@@ -306,4 +306,5 @@ def test_an_error_repeats_only_what_its_caller_sent(server: Running) -> None:
         assert CODES[problem["code"]][0] < 500
         assert str(server.folder) not in json.dumps(problem)
         assert "Traceback" not in json.dumps(problem)
+    assert "x" * 100 not in server.post("/v1/procedures/" + "x" * 3000, {}).text
     assert "v" * 100 not in server.post("/v1/procedures/put", {"item": "v" * 3000}).text

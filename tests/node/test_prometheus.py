@@ -21,6 +21,7 @@ from procedures.idempotency.known_outcome import Status
 from procedures.idempotency.session_calls import sent_name
 from snapshot.errors import SnapshotFailed
 from tests.node.rig import ask, open_node, send
+from tests.waiting import wait_for
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
@@ -184,3 +185,18 @@ def test_the_status_names_who_holds_the_log(tmp_path: Path) -> None:
         assert status["log"]["held_by"]["anchor"] == "snapshot-p0000"
         assert status["log"]["held_by"]["since"] <= time.time()
         assert 0 < status["log"]["fill"] < 1
+
+
+@pytest.mark.slow
+def test_lag_and_indexes_are_those_of_the_status(tmp_path: Path) -> None:
+    """The gauges of a partition are its watermarks, and nothing lags on a node at rest."""
+    with a_node(tmp_path / "data", partitions=2) as node:
+        for n in range(5):
+            ask(node, "bump", id=n, amount=1)
+        wait_for(lambda: node.sequencer.idle)
+        marks, found = node.status()["partitions"], scrape(node)
+        for p in ("0", "1"):
+            assert found["cmdlog_partition_durable_index"][p,] == marks[p]["durable"]
+            assert found["cmdlog_partition_applied_index"][p,] == marks[p]["applied"]
+            assert found["cmdlog_partition_lag_entries"][p,] == 0
+        assert found["cmdlog_log_fill_ratio"][()] == pytest.approx(node.status()["log"]["fill"], abs=0.01)

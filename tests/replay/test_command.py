@@ -153,8 +153,15 @@ def test_snapshot_list_and_verify(rig: Rig, command: Command) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [("--apply", "f", "--to", "o", "--until", "5"), ("--plan", "--partitions", "3"), ("--quarantine",), ("--partitions", "2")],
-    ids=["until of a plan", "shape in a plan", "aside in place", "shape in place"],
+    [
+        ("--apply", "f", "--to", "o", "--until", "5"),
+        ("--plan", "--partitions", "3"),
+        ("--quarantine",),
+        ("--partitions", "2"),
+        ("--until", "1"),
+        ("--accept-data-loss",),
+    ],
+    ids=["until of a plan", "shape in a plan", "aside in place", "shape in place", "moment in place", "loss in place"],
 )
 def test_options_that_would_be_ignored_are_refused(rig: Rig, command: Command, options: tuple[str, ...]) -> None:
     """An option that has no effect is a state that somebody did not ask for: usage error, and nothing happens."""
