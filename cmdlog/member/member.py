@@ -80,7 +80,8 @@ class Member:
             leader=lambda: consensus.roll.url_of(leading.leadership.leader),
         )  # fmt: skip
         self.deployer = ClusterDeployer(
-            deploy_ground(ground, parts, calls.bound.bind), driver, consensus.machine, code
+            deploy_ground(ground, parts, calls.bound.bind), driver, consensus.machine, code=code,
+            leadership=leading.leadership,
         )  # fmt: skip
         placing = Placing(self._place_forwarded, self.reads.add, calls.clock.observe, parts.desk.failures.trace_of)
         self.calls = MemberCalls(

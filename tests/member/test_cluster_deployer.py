@@ -155,3 +155,28 @@ def test_leader_that_ends_after_a_step_leaves_all_or_nothing(
     one, other = (rows_of(node) for node in three.nodes.values())
     assert one == other
     assert [row[1] for partition in one for row in partition[1:]] == [2 if version == 1 else 3]
+
+
+@pytest.mark.parametrize(("step", "placed"), [("_propose_code", True), ("_add_tables", False), ("_add_tables", True)])
+def test_change_that_its_leader_does_not_finish_is_completed(
+    three: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, placed: bool
+) -> None:
+    """Once the code is stated it runs out of time, before or after it has `placed` the step's entries: calls are served again."""
+    leader, taken = three.leader(), getattr(ClusterDeployer, step)
+    bundle = make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1]
+
+    def run_late(*arguments: Any, **options: Any) -> None:
+        if placed:
+            taken(*arguments, **options)
+        raise SwitchUnfinished("the majority has not confirmed it in time")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterDeployer, step, run_late)
+        with pytest.raises(SwitchUnfinished):
+            leader.deployer.deploy(bundle, migrate=True)
+    assert ask_retried(three.leader, "hit", key="second", id=1) == 2
+    assert deployed(three, bundle, migrate=True) == 2, "it is there already"
+    wait_for(lambda: level(three) and all(follows(node, 2) for node in three.nodes.values()), why=three.told)
+    first, second, third = (rows_of(node) for node in three.nodes.values())
+    assert first == second == third
+    assert [row[1] for partition in first for row in partition[1:]] == [3], "doubled once, and counted"

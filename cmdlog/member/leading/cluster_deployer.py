@@ -6,7 +6,8 @@ the tables without the code continues with the former code, whose declaration le
 
 A change that pauses calls is made as a take-over makes it, by the leader of now: calls are refused, what was placed is run, each
 partition's change is tried out on its state; then the code is stated, and after it the tables. From the code on, every later
-leader adds what tables are missing before its first call (`cmdlog.member.leading.takeover`). So nothing is kept open.
+leader adds what tables are missing before its first call (`cmdlog.member.leading.takeover`). So nothing is kept open. A leader
+that does not finish in time, as where the majority stalls, resigns: who takes over completes the change, however long it takes.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from typing import Any
 
 import structlog
 
+from cmdlog.cluster.group_transfer import resign_groups
 from cmdlog.cluster.replication import Replication
+from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.member.member_code import MemberCode
 from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.node.deploying.deploy_answer import DeployAnswer
 from cmdlog.node.deploying.deploy_errors import MigrationRefused, SwitchUnfinished
-from cmdlog.node.deploying.deployer import DRAIN_S_MAX, LOG_S_MAX, MIGRATION_S_MAX, Deployer, DeployGround
+from cmdlog.node.deploying.deployer import DRAIN_S_MAX, Deployer, DeployGround
 from cmdlog.node.deploying.prepared_sites import Entries
 from cmdlog.node.migrating.table_changes import NewTables, table_changes
-from cmdlog.node.outcome import CallOutcome, Done, MigratingRefusal, Reply
+from cmdlog.node.outcome import CallOutcome, Done, Reply
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import TxnId, txn_tick
 from procedures import Database
@@ -39,9 +42,12 @@ log = structlog.get_logger("cmdlog.cluster")
 class ClusterDeployer(Deployer):
     """See the module."""
 
-    def __init__(self, ground: DeployGround, driver: Replication, machine: SequencedMachine, code: MemberCode) -> None:
+    def __init__(
+        self, ground: DeployGround, driver: Replication, machine: SequencedMachine, *, code: MemberCode, leadership: Leadership
+    ) -> None:
         super().__init__(ground)
-        self._driver, self._machine, self._code = driver, machine, code
+        self._driver, self._machine, self._code, self._leadership = driver, machine, code, leadership
+        self._terms: tuple[int, ...] = ()  # that the change under way is made in
 
     def check_serving(self) -> None:
         """Raises: CallRefused, where another node leads, or none."""
@@ -49,6 +55,7 @@ class ClusterDeployer(Deployer):
         self._ground.sequencer.admission.raise_refusal()
 
     def _grow(self, db: Database, value: Mapping[str, Any], entries: Mapping[int, Any], *, logged: bool) -> None:
+        self._terms = self._leadership.terms
         self._add_tables(entries)
         if not logged:
             self._propose_code(value)
@@ -56,26 +63,30 @@ class ClusterDeployer(Deployer):
 
     def _place_entries(self, changes: Sequence[tuple[int, RecordKind, dict[str, Any]]], done: Done) -> None:
         with self._driver.lock:
+            self._check_leads()
             super()._place_entries(changes, done)
         self._driver.wake()
 
     def _migrate(self, db: Database, value: Mapping[str, Any], *, logged: bool) -> DeployAnswer:
-        began, intake = time.monotonic(), self._ground.sequencer.intake
+        """Calls are taken again when the change is made, when nothing of it is stated, and after the next take-over."""
+        began, intake, stated = time.monotonic(), self._ground.sequencer.intake, logged
+        self._terms = self._leadership.terms
         intake.hold_calls()
         try:
             self._await(self._is_drained, "calls that were placed before have not ended", DRAIN_S_MAX)
             entries = self._rehearse(db, value, is_new=not logged)
             self._check_fit(self._record(value), entries)
+            stated = True
+            if not logged:
+                self._propose_code(value)
+            self._add_tables(entries)
+            self._await(lambda: self._runs(int(value["version"])), "this node has not loaded the new code")
         except BaseException:
-            intake.accept_calls()
+            if stated:
+                self._resign()
             raise
-        self._check_held()
-        if not logged:  # from here on calls stay refused until the tables suit the code, here or at the next leader
-            self._propose_code(value, MIGRATION_S_MAX)
-        self._check_held()
-        self._add_tables(entries)
-        self._await(lambda: self._runs(int(value["version"])), "this node has not loaded the new code")
-        intake.accept_calls()
+        finally:
+            intake.accept_calls()
         pause_ms = round((time.monotonic() - began) * 1000, 3)
         log.info("code_deployed", catalog_version=int(value["version"]), bundle=str(value["hash"])[:12], pause_ms=pause_ms)
         return DeployAnswer.of_entries(int(value["version"]), entries, pause_ms)
@@ -85,12 +96,23 @@ class ClusterDeployer(Deployer):
         with self._driver.lock:
             return self._ground.sequencer.idle and self._machine.all_run
 
-    def _check_held(self) -> None:
-        """Raises: SwitchUnfinished, when leadership was lost: the hold of calls ended with it."""
-        if not isinstance(self._ground.sequencer.admission.refusal, MigratingRefusal):
+    def _leads(self) -> bool:
+        """Whether this node leads as it did when the change began; under the driver's lock."""
+        return self._leadership.standing is Standing.LEADING and self._leadership.terms == self._terms
+
+    def _check_leads(self) -> None:
+        """Under the driver's lock. Raises: SwitchUnfinished, where this leadership is over: calls may have run since."""
+        if not self._leads():
             raise SwitchUnfinished(
                 "this node led no more before the change was made", hint="ask the node that leads which version it runs"
             )
+
+    def _resign(self) -> None:
+        """The change is the next leader's, which may be this node again; calls are refused from here to its take-over."""
+        with self._driver.lock:
+            if self._leads() and self._driver.failure is None:
+                log.warning("leadership_resigned", reason="a change of tables is not finished", remedy="the next leader does it")
+                self._driver.ask_groups(resign_groups)
 
     def _rehearse(self, db: Database, value: Mapping[str, Any], *, is_new: bool) -> Entries:
         """What the change is on every partition, tried out on its state, which stays as it is. Raises: MigrationRefused."""
@@ -102,12 +124,13 @@ class ClusterDeployer(Deployer):
         except ProceduresError as error:
             raise MigrationRefused(str(error)) from error
 
-    def _propose_code(self, value: Mapping[str, Any], timeout_s: float = LOG_S_MAX) -> None:
+    def _propose_code(self, value: Mapping[str, Any]) -> None:
         replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         with self._driver.lock:
+            self._check_leads()
             self._machine.state(RecordKind.CATALOG, value, replies.put)
         self._driver.wake()
-        self._await(lambda: not replies.empty(), "the new code is not committed", timeout_s)
+        self._await(lambda: not replies.empty(), "the new code is not committed")
         if not isinstance(reply := replies.get(), CallOutcome):
             raise SwitchUnfinished(f"the new code may not be committed: {reply}", hint="deploy the same code again")
 
