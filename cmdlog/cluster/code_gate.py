@@ -1,6 +1,7 @@
-"""Batches wait for their code: each group commits by itself, so a batch may be committed here before the version that it names.
+"""Batches and migrations wait for their code: each group commits by itself, so a batch, or a SCHEMA entry with migrations, may be
+committed here before the version that it names. A site that gets it without its code fails.
 
-One rule: a site gets a batch only when the version of the code that it names is known. Entries of a partition keep their order,
+One rule: a site gets an entry only when the version of the code that it names is known. Entries of a partition keep their order,
 so those after it wait with it.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 from cmdlog.wal.format.batch import batch_catalog
 from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, peek_record
 
-_BATCH = int(RecordKind.BATCH)
+_BATCH, _SCHEMA = int(RecordKind.BATCH), int(RecordKind.SCHEMA)
 
 
 class CodeGate:
@@ -46,8 +47,11 @@ class CodeGate:
 
     @property
     def waits(self) -> bool:
-        """Whether any batch waits for its code."""
+        """Whether any entry waits for its code."""
         return bool(self._waiting)
 
     def _lacks(self, record: bytes) -> bool:
-        return record[KIND_OFFSET] == _BATCH and batch_catalog(peek_record(record)) > self._newest
+        kind = record[KIND_OFFSET]
+        if kind == _BATCH:
+            return batch_catalog(peek_record(record)) > self._newest
+        return kind == _SCHEMA and int(peek_record(record).json().get("catalog", 0)) > self._newest

@@ -97,7 +97,7 @@ class SequencedMachine:
         self._run(group, self._marks.add(group, (), entries.last))
 
     def learn_code(self, version: int) -> None:
-        """The log names this version of the code, and the sites have it: batches of it may be run."""
+        """The log names this version of the code, and the sites have it: its batches and migrations may be run."""
         for partition, waited in self._code.learn(version).items():
             self._commit(partition, waited)
 

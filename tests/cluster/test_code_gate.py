@@ -1,10 +1,11 @@
-"""Batches wait for the code that they name, and what is after them in their partition waits with them."""
+"""Batches and migrations wait for the code that they name, and what is after them in their partition waits with them."""
 
 from __future__ import annotations
 
 from cmdlog.cluster.code_gate import CodeGate
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_json
+from procedures.migration.stated_change import RunMigration, StatedChange
 
 
 def a_batch(index: int, catalog: int) -> tuple[int, bytes]:
@@ -14,12 +15,22 @@ def a_batch(index: int, catalog: int) -> tuple[int, bytes]:
     )
 
 
+def a_change(index: int, change: StatedChange) -> tuple[int, bytes]:
+    """A logged change of tables."""
+    return index, encode_json(RecordKind.SCHEMA, change.to_json(), partition=0, term=1, index=index)
+
+
+def a_migration(index: int, catalog: int) -> tuple[int, bytes]:
+    """One that runs a migration of this version's code."""
+    return a_change(index, StatedChange(migrations=(RunMigration("0001_double"),), catalog=catalog, at=1024))
+
+
 def test_known_code_passes() -> None:
-    """Also of versions before the newest, and entries that are no batches."""
+    """Also of versions before the newest, and entries that need no code."""
     gate = CodeGate()
     assert gate.learn(2) == {}
-    tables = (3, encode_json(RecordKind.SCHEMA, {"statements": []}, partition=0, term=1, index=3))
-    entries = [a_batch(1, 1), a_batch(2, 2), tables]
+    tables = a_change(3, StatedChange(("CREATE TABLE more (id INTEGER)",)))
+    entries = [a_batch(1, 1), a_batch(2, 2), tables, a_migration(4, 2)]
     assert gate.add(0, entries) == entries
     assert not gate.waits
 
@@ -38,3 +49,14 @@ def test_unknown_code_is_waited_for() -> None:
     assert gate.learn(3) == {0: [fourth]}
     assert not gate.waits
     assert gate.learn(4) == {}
+
+
+def test_migration_waits_for_its_code() -> None:
+    """A follower may have it committed first: no site can run it before. What needs no code passes."""
+    gate = CodeGate()
+    gate.learn(1)
+    tables, migration, batch = a_change(1, StatedChange(("CREATE TABLE more (id INTEGER)",))), a_migration(2, 2), a_batch(3, 1)
+    assert gate.add(0, [tables, migration, batch]) == [tables]
+    assert gate.waits
+    assert gate.learn(2) == {0: [migration, batch]}
+    assert not gate.waits

@@ -15,10 +15,12 @@ from cmdlog.member.leading.cluster_deployer import ClusterDeployer
 from cmdlog.node.deploying.deploy_errors import DeployNeedsMigration, SwitchUnfinished
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused
+from cmdlog.raft.messages import Entries
+from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures.code.bundle import Bundle
 from procedures.storage.state import open_reader, read_schema
 from replay.state.trust import state_path
-from tests.member.members import Members, ask_retried, leads, members, number_of
+from tests.member.members import Members, ask_retried, leads, member_of, members, number_of
 from tests.member.test_member_code import level
 from tests.node.deployed import MIGRATION, RENAMED, make_version
 from tests.node.rig import send
@@ -180,3 +182,26 @@ def test_change_that_its_leader_does_not_finish_is_completed(
     first, second, third = (rows_of(node) for node in three.nodes.values())
     assert first == second == third
     assert [row[1] for partition in first for row in partition[1:]] == [3], "doubled once, and counted"
+
+
+def test_follower_waits_with_the_tables_for_the_code(three: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group commits by itself: a node may have the change of tables first, and its sites cannot run it yet."""
+    follower, late = three.followers()[0], list[tuple[int, Entries]]()
+    machine, driver = member_of(follower).consensus.machine, member_of(follower).consensus.driver
+    committed = machine.committed
+
+    def commit_late(group: int, entries: Entries) -> None:
+        if group == CLUSTER_GROUP:
+            late.append((group, entries))
+        else:
+            committed(group, entries)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machine, "committed", commit_late)
+        assert deployed(three, make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1], migrate=True) == 2
+        wait_for(lambda: machine._code.waits, why=three.told)
+    with driver.lock:
+        for group, entries in late:
+            committed(group, entries)
+    wait_for(lambda: level(three) and follows(follower, 2), why=three.told)
+    assert rows_of(follower) == rows_of(three.leader())
