@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from cmdlog.api.app import create_app
 from cmdlog.api.connections.connection import Connection
 from cmdlog.api.connections.connection_registry import ConnectionRegistry
-from cmdlog.api.connections.http_parser import Headers
-from cmdlog.api.connections.request_cycle import WRITE_BYTES
+from cmdlog.api.connections.http_parser import Headers, Request
+from cmdlog.api.connections.request_cycle import WRITE_BYTES, CallCycle
 from cmdlog.node.settings import Settings
 from tests.api.echo import RESET, Application, buffered, one_answer, post, problem_of
 from tests.api.served import Served, descriptors, read_all, served, status_of
@@ -421,3 +421,47 @@ def test_unauthenticated_connections_stay_strangers(application: Application) ->
             assert read_all(bad) == b""
             good.sendall(post("/echo", b"still"))
             assert one_answer(good) == (200, b"still")
+
+
+@pytest.mark.slow
+def test_quick_answers_that_nobody_reads_stop_the_requests(application: Application) -> None:
+    """Answers that are given at once are bounded too, also when each request comes by itself."""
+
+    class Quick:
+        reads: frozenset[bytes] = frozenset()
+
+        def takes(self, request: Request, body_bytes: int) -> bool:
+            return True
+
+        def begin_call(self, request: Request, body: bytes, exchange: CallCycle) -> None:
+            exchange.answer(200, [(b"content-length", b"%d" % WRITE_BYTES)], b"x" * WRITE_BYTES)
+
+    with served(application, quick=Quick(), write_timeout_s=0.5) as server, server.connect() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peaks = [0]
+        assert eventually(lambda: bool(server.registry.open))
+
+        def cut() -> bool:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(post("/echo"))
+            peaks.append(buffered(server))
+            return open_connections(server) == 0
+
+        assert eventually(cut, every_s=0.001)
+        assert max(peaks) <= 3 * WRITE_BYTES
+        assert server.settled()
+
+
+def test_connection_at_rest_makes_room_before_a_late_body(application: Application) -> None:
+    """Of one credential, what costs its client least goes first."""
+    with served(application, connections_max=2) as server, contextlib.ExitStack() as opened:
+        late = begin_late(server, application, b"one", open_files=opened)
+        resting = opened.enter_context(server.connect())
+        resting.sendall(post("/echo", b"x"))
+        one_answer(resting)
+        with server.connect() as fresh:
+            fresh.sendall(post("/echo", b"served"))
+            assert one_answer(fresh) == (200, b"served")
+        assert read_all(resting) == b""
+        late.sendall(b"123456789")
+        assert one_answer(late) == (200, b"123456789")

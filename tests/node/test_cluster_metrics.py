@@ -56,6 +56,13 @@ def test_every_row_has_samples_and_no_other_metric_is_made() -> None:
     assert samples()["cmdlog_cluster_went_back"] == {("2",): 1}
 
 
+@pytest.mark.parametrize(("standing", "leader", "takes"), [("leading", 1, 1), ("following", 2, 0), ("following", None, 0)])
+def test_who_leads_and_whether_this_node_takes_calls(standing: str, leader: int | None, takes: int) -> None:
+    """Alerts ask for it: 0 is nobody."""
+    found = samples(standing=standing, leader=leader)
+    assert (found["cmdlog_cluster_leader"], found["cmdlog_cluster_takes_calls"]) == ({(): leader or 0}, {(): takes})
+
+
 def test_labels_name_partitions_and_the_cluster_group() -> None:
     """The number of the cluster group means nothing to people."""
     assert samples()["cmdlog_cluster_term"] == {("0",): 3, ("cluster",): 4}
