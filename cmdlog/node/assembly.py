@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
+from cmdlog.node.background.archiver import Archiver, Rules
 from cmdlog.node.background.drill_scheduler import DrillScheduler
 from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.recovery_forecast import RecoverySpeeds
@@ -243,14 +243,11 @@ def _make_archiver(ground: NodeGround, clock: HybridClock) -> tuple[SegmentCopyP
         ArchiveFolder(ground.outside.files, directory, wal.instance.identity),
         range(settings.partitions),
         Rules(window_s=settings.retention_window_s, bytes_max=settings.archive_bytes_max, when_full=settings.archive_full),
-        ArchiveHooks(
-            # The earlier of the two: the wall clock set forward, or ids that lead it, must not end a window early.
-            now_millis=lambda: min(clock.millis(), txn_millis(clock.closed())),
-            segments=lambda: wal.segments,
-            look_again=wal.look_again,
-            copy=copier.copy,
-            work=ground.work,
-        ),
+        wal=wal,
+        copy=copier.copy,
+        # The earlier of the two: the wall clock set forward, or ids that lead it, must not end a window early.
+        now_millis=lambda: min(clock.millis(), txn_millis(clock.closed())),
+        work=ground.work,
     )
     wal.ask_before_recycling(archiver.may_go)
     return copier, archiver

@@ -13,7 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from cmdlog.node.background import archiver
-from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
+from cmdlog.node.background.archiver import Archiver, Rules
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.wal.errors import DiskFull
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn
@@ -65,12 +66,10 @@ class Restarted:
             self.place,
             range(rig.partitions),
             rig.rules,
-            ArchiveHooks(
-                now_millis=lambda: rig.millis,
-                segments=lambda: self.wal.segments,
-                look_again=self.wal.look_again,
-                copy=lambda source, target, last: copy_segment(RealFiles(), source, target, last_block=last),
-            ),
+            wal=self.wal,
+            copy=lambda source, target, last: copy_segment(RealFiles(), source, target, last_block=last),
+            now_millis=lambda: rig.millis,
+            work=RunningWork(),
         )
         self.wal.ask_before_recycling(self.archiver.may_go)
         self.wal.start(self.feed, threads=1, seal_after_s=60, sync="off")

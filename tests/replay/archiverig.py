@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
+from cmdlog.node.background.archiver import Archiver, Rules
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn
 from replay.plan.node_plan import Plan
@@ -45,12 +46,10 @@ class ArchiveRig(Rig):
             ArchiveFolder(self.archive_files, self.directory, self.identity),
             range(self.partitions),
             self.rules,
-            ArchiveHooks(
-                now_millis=lambda: self.millis,
-                segments=lambda: self.wal.segments,
-                look_again=self.wal.look_again,
-                copy=self._copy,
-            ),
+            wal=self.wal,
+            copy=self._copy,
+            now_millis=lambda: self.millis,
+            work=RunningWork(),
         )
         self.wal.ask_before_recycling(self.archiver.may_go)
         self.archiver.start()

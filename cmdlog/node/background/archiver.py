@@ -29,7 +29,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import structlog
@@ -37,6 +37,7 @@ import structlog
 from cmdlog.node.background.quarantine_moves import set_aside
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError
+from cmdlog.wal.log import Log
 from cmdlog.wal.opening.survey import SegmentFile
 from snapshot.archive import archive_retention
 from snapshot.archive.archive import (
@@ -51,13 +52,6 @@ from snapshot.archive.archive import (
     remove_segment,
 )
 from snapshot.archive.archive_index import ArchiveIndex
-from snapshot.archive.archive_retention import (
-    oldest_unpinned_segment,
-    spare_snapshot,
-    unneeded_segments,
-    unneeded_snapshots,
-    useless_snapshots,
-)
 from snapshot.archive.segment_copy import CopiedSegment
 from snapshot.archive_layout import manifest_bytes_max, run_before
 from snapshot.catalog import Snapshot, remove
@@ -80,17 +74,6 @@ class Rules:
     when_full: Literal["stop", "shorten"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveHooks:
-    """What the node gives. Any thread."""
-
-    now_millis: Callable[[], int]  # clock of the transaction ids; never later than the newest of them
-    segments: Callable[[], Sequence[SegmentFile]]  # of the ring, oldest first
-    look_again: Callable[[], None]  # `may_go` may answer differently now
-    copy: Callable[[str, str, int], CopiedSegment]  # source, target, last block
-    work: RunningWork = field(default_factory=RunningWork)
-
-
 class Stuck(Exception):
     """A segment cannot be archived now; the text says why."""
 
@@ -98,9 +81,23 @@ class Stuck(Exception):
 class Archiver:
     """The archive's thread. `may_go`, `let_go`, `status`, `why_full` may be called from any thread."""
 
-    def __init__(self, place: ArchiveFolder, partitions: Sequence[int], rules: Rules, hooks: ArchiveHooks) -> None:
-        """Raises: OSError, WriteFailed, DiskFull."""
-        self._place, self._partitions, self._rules, self._hooks = place, partitions, rules, hooks
+    def __init__(
+        self,
+        place: ArchiveFolder,
+        partitions: Sequence[int],
+        rules: Rules,
+        *,
+        wal: Log,
+        copy: Callable[[str, str, int], CopiedSegment],
+        now_millis: Callable[[], int],
+        work: RunningWork,
+    ) -> None:
+        """`copy`: source, target, last block. `now_millis`: never later than the newest transaction id; any thread.
+
+        Raises: OSError, WriteFailed, DiskFull.
+        """
+        self._place, self._partitions, self._rules = place, partitions, rules
+        self._wal, self._copy, self._now_millis, self._running_work = wal, copy, now_millis, work
         self._work_lock = threading.RLock()  # the index and the folder: the thread here, and the snapshot thread
         self._lock = threading.Condition()
         self._wanted: tuple[SegmentFile, int] | None = None  # what the log asks for
@@ -111,7 +108,7 @@ class Archiver:
         self.problem = ""  # why the oldest segment stays in the ring though it could go
         self._problem_since = 0.0  # seconds since 1970
         self.archived = self.given_up = 0  # segments, since the start
-        clean(place, hooks.segments())
+        clean(place, wal.segments)
         promised = archive_retention.read_promise(place.files, place.directory)
         self._purges = bool(rules.window_s) or not promised
         self._unkept_s = 0.0 if self._purges else promised  # window of an earlier run, which this one does not keep
@@ -187,7 +184,7 @@ class Archiver:
     def _run(self) -> None:
         while self._wait():
             try:
-                with self._hooks.work.track("archive", "archiving of the log"), self._work_lock:
+                with self._running_work.track("archive", "archiving of the log"), self._work_lock:
                     self._work()
             except (SnapshotError, WalError, OSError) as error:
                 self._note_problem(str(error))
@@ -223,7 +220,7 @@ class Archiver:
             return
         with self._lock:
             self._released, self._wanted = wanted[0].sequence, None
-        self._hooks.look_again()
+        self._wal.look_again()
 
     def _settle_segment(self, segment: SegmentFile, last_block: int) -> None:
         """On return the ring may recycle the segment. Raises: Stuck, WalError, SnapshotError, OSError: it must stay."""
@@ -246,7 +243,7 @@ class Archiver:
         """False when the disk is full."""
         place, temporary = self._place, self._place.temporary()
         try:
-            copied = self._hooks.copy(segment.path, temporary, last_block)
+            copied = self._copy(segment.path, temporary, last_block)
             before = self._index.before(int(segment.header.first_block))
             add_segment(place, segment, last_block, temporary=temporary, copied=copied, before=before)
         except BaseException as error:
@@ -284,7 +281,7 @@ class Archiver:
 
     def _drop_spare(self, needed: Needs) -> bool:
         """Gives up the oldest snapshot of the archive without which every moment can still be restored."""
-        oldest = spare_snapshot(self._index.snapshots, needed)
+        oldest = archive_retention.spare_snapshot(self._index.snapshots, needed)
         if oldest is None:
             return False
         remove_folder(self._place, oldest.path)
@@ -293,7 +290,7 @@ class Archiver:
 
     def _drop_oldest(self, needed: Needs) -> bool:
         """Gives up the oldest segment of the archive that no point needs, and snapshots that are of no use without it."""
-        oldest = oldest_unpinned_segment(self._index.segments, needed)
+        oldest = archive_retention.oldest_unpinned_segment(self._index.segments, needed)
         if oldest is None:
             return False
         remove_segment(self._place, oldest)
@@ -308,14 +305,16 @@ class Archiver:
     def _useless(self, leaving: str = "") -> list[Snapshot]:
         """Snapshots of the archive, and the one at the path `leaving`, without the log after them that nothing else needs."""
         points, _ = list_points(self._place.files, self._place.directory)
-        return useless_snapshots(self._index.snapshots, self._partitions, points, log_from=self._log_from(), leaving=leaving)
+        return archive_retention.useless_snapshots(
+            self._index.snapshots, self._partitions, points, log_from=self._log_from(), leaving=leaving
+        )
 
     def _purge(self, needed: Needs) -> None:
         """Removes what nothing needs any more."""
         if not self._purges:
             return
-        segments = unneeded_segments(self._index.segments, needed)
-        snapshots = unneeded_snapshots(self._index.snapshots, needed)
+        segments = archive_retention.unneeded_segments(self._index.segments, needed)
+        snapshots = archive_retention.unneeded_snapshots(self._index.snapshots, needed)
         for segment in segments:
             remove_segment(self._place, segment)
         for snapshot in snapshots:
@@ -327,7 +326,7 @@ class Archiver:
         points, self._bad_points = list_points(self._place.files, self._place.directory)
         if self._bad_points:  # what it pins is unknown
             return Needs(frozenset((s.partition, s.name) for s in self._index.snapshots), 0, ())
-        begin = window_begin(now_millis=self._hooks.now_millis(), window_s=self._rules.window_s)
+        begin = window_begin(now_millis=self._now_millis(), window_s=self._rules.window_s)
         return needs(self._index.snapshots, self._partitions, begin=begin, points=points)
 
     def _nothing_is_promised(self) -> bool:
@@ -344,7 +343,7 @@ class Archiver:
             retention_window_s=self._rules.window_s,
             remedy="older moments stop being restorable: start with that retention_window_s; see `cmdlog archive verify`",
         )
-        archive_retention.end_promise(self._place.files, self._place.directory, now_millis=self._hooks.now_millis())
+        archive_retention.end_promise(self._place.files, self._place.directory, now_millis=self._now_millis())
 
     def _reported_unkept_s(self) -> float | None:
         """None as well of a file that cannot be read: it promises everything."""
@@ -361,7 +360,7 @@ class Archiver:
 
     def _log_from(self) -> int:
         """First block of the log that is there without a gap, archive and ring together."""
-        live = self._hooks.segments()
+        live = self._wal.segments
         run = run_before(self._index.segments, live[0].header)
         return run[0].first_block if run else int(live[0].header.first_block)
 
@@ -383,7 +382,7 @@ class Archiver:
             "damaged_points": [point.name for point in self._bad_points],
             **describe_reach(
                 oldest,
-                now_millis=self._hooks.now_millis(),
+                now_millis=self._now_millis(),
                 window_s=self._rules.window_s,
                 unkept_s=self._unkept_s,
                 log_from=log_from,
@@ -394,6 +393,6 @@ class Archiver:
         """Whether block 1 is the beginning of everything, and not of a node that a recovery made from an older one."""
         if self._begins_empty is None:
             segments = [s.segment for s in self._index.segments if s.segment is not None and s.first_block == 1]
-            first = next(iter([*segments, *self._hooks.segments()]))
+            first = next(iter([*segments, *self._wal.segments]))
             self._begins_empty = begins_empty(self._place.files, first)
         return self._begins_empty
