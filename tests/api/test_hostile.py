@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 import zstandard
@@ -308,3 +309,14 @@ def test_an_error_repeats_only_what_its_caller_sent(server: Running) -> None:
         assert "Traceback" not in json.dumps(problem)
     assert "x" * 100 not in server.post("/v1/procedures/" + "x" * 3000, {}).text
     assert "v" * 100 not in server.post("/v1/procedures/put", {"item": "v" * 3000}).text
+
+
+def test_query_of_a_client_that_left_is_ended(server: Running) -> None:
+    """Its process is free again long before its time: with one process for all, the next caller gets its turn."""
+    endless = orjson.dumps({"sql": over_numbers("SELECT max(i) FROM n")})
+    assert server.post("/v1/query", {"sql": "SELECT 1"}).status_code == 200  # a process is there
+    for _ in range(6):
+        with httpx.Client(base_url=server.url, timeout=httpx.Timeout(10, read=0.05)) as client, pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/query", content=endless, headers={"Authorization": f"Bearer {GOOD}"})
+    answer = server.post("/v1/query", {"sql": "SELECT 1", "partition": 0})
+    assert answer.status_code == 200, answer.text
