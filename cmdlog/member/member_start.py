@@ -204,10 +204,8 @@ def open_member(
         Trust(files, directory).unseal()
         check_program(directory, settings, db, boot, wal)
         run_upto = {part.partition: part.to_index for part in plan.partitions}
-        ground = NodeGround(
-            directory, db, settings, wal, boot, inline=False, outside=outside, first_site=trial.take_site, run_upto=run_upto
-        )
-        parts = build_parts(ground)
+        ground = NodeGround(directory, db, settings, wal, boot, outside)
+        parts = build_parts(ground, first_site=trial.take_site, run_upto=run_upto)
         recovery = tell_recovery(plan, report, parts.snapshots.newest, parts.sequencer.meter.speeds)
         node = build_member(ground, parts, member, program, recovery)
         node.checks.pages.wish(unsealed, plan)

@@ -79,12 +79,8 @@ class NodeGround:
     settings: Settings
     wal: Log
     boot: Boot
-    inline: bool  # sites in the calling process
     outside: Outside
-    skips: Sequence[tuple[int, int, int]] = ()  # partition, index, position: of entries that the start leaves to the sites
     work: RunningWork = field(default_factory=RunningWork)  # in the background
-    first_site: FirstSite = SiteChild.spawn
-    run_upto: Mapping[int, int] | None = None  # index up to which each state holds all; None: this node votes alone
 
 
 @contextlib.contextmanager
@@ -127,39 +123,40 @@ class NodeParts:
         return positions
 
 
-def build_parts(ground: NodeGround) -> NodeParts:
-    """Builds them; nothing runs yet."""
+def build_parts(
+    ground: NodeGround,
+    *,
+    first_site: FirstSite = SiteChild.spawn,
+    inline: bool = False,
+    skips: Sequence[tuple[int, int, int]] = (),
+    run_upto: Mapping[int, int] | None = None,
+) -> NodeParts:
+    """Builds them; nothing runs yet.
+
+    `inline`: sites in the calling process. `skips`: partition, index, position of entries that the start leaves to the sites.
+    `run_upto`: index up to which each state holds all; None: this node votes alone.
+    """
     settings, wal, boot = ground.settings, ground.wal, ground.boot
     readiness, meter = Readiness(), _make_meter(ground)
     last, source = txn_tick(wal.recovered.txn_id_max), ground.outside.time
     clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=last, wall=source.wall, boot=source.boot)
     facts = ManifestFacts(boot, Failures.of(ground.outside.files, ground.directory, wal.instance.identity))
-    sites = _make_sites(ground)
+    sites = _make_sites(ground.settings, first_site, inline=inline)
     copier, archiver = _make_archiver(ground, clock)
-
-    def why_full() -> str:
-        return _why_full(wal, archiver, snapshots)
-
     sequencer = Sequencer(
         clock,
-        _make_pipelines(settings, wal, term=boot.term, run_upto=ground.run_upto),
+        _make_pipelines(settings, wal, term=boot.term, run_upto=run_upto),
         sites,
-        _log_controls(settings, wal, why_full),
+        _log_controls(settings, wal, lambda: _why_full(wal, archiver, snapshots)),
         limits=_limits(settings),
-        start=SequencerStart(boot.catalog, wal.durable_block, boot.terms, votes_alone=ground.run_upto is None),
+        start=SequencerStart(boot.catalog, wal.durable_block, boot.terms, votes_alone=run_upto is None),
         meter=meter,
         on_failure=readiness.fail,
     )
     snapshots = Snapshotter(
-        ground.outside.files,
-        settings,
-        wal=wal,
-        sequencer=sequencer,
-        sites=sites,
-        facts=facts,
-        work=ground.work,
+        ground.outside.files, settings, wal=wal, sequencer=sequencer, sites=sites, facts=facts, work=ground.work,
         let_go=archiver.let_go,
-    )
+    )  # fmt: skip
     desk = SiteEvents(
         ground.directory,
         ground.db,
@@ -168,9 +165,9 @@ def build_parts(ground: NodeGround) -> NodeParts:
         sequencer=sequencer,
         snapshots=snapshots,
         leave_out=sites.leave_out,
-        skips=ground.skips,
+        skips=skips,
     )
-    bound = BoundCode(ground.db, meter, catalog=boot.catalog if ground.run_upto is None else 0)
+    bound = BoundCode(ground.db, meter, catalog=boot.catalog if run_upto is None else 0)
     router = Router(settings, sequencer, make_owners(settings, source.boot), meter, bound)
     waker = LogWakeup(wal.kick)
     return NodeParts(
@@ -191,9 +188,8 @@ def _make_meter(ground: NodeGround) -> StageTimings:
     return StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=settings.slow_call_ms / 2000 or math.inf)
 
 
-def _make_sites(ground: NodeGround) -> InlineSites | ProcessSites:
-    settings = ground.settings
-    if ground.inline:
+def _make_sites(settings: Settings, first_site: FirstSite, *, inline: bool) -> InlineSites | ProcessSites:
+    if inline:
         return InlineSites(restarts_max=settings.site_restarts_max)
     groups = spread(settings.sites, settings.partitions)
     return ProcessSites(
@@ -201,7 +197,7 @@ def _make_sites(ground: NodeGround) -> InlineSites | ProcessSites:
         call_timeout_s=settings.call_timeout_s,
         restarts_max=settings.site_restarts_max,
         start_timeout_s=settings.start_timeout_s,
-        first_site=ground.first_site,
+        first_site=first_site,
     )
 
 

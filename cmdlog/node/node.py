@@ -131,8 +131,8 @@ class Node:
                 plan, report = bring_up(files, wal, live=live, progress=reporter(progress), purpose=purpose)
                 Trust(files, directory).unseal()  # from here on they are written to
                 skips = skips_behind(plan)
-                ground = NodeGround(directory, db, settings, wal, boot, inline, outside, skips, first_site=trial.take_site)
-                parts = build_parts(ground)
+                ground = NodeGround(directory, db, settings, wal, boot, outside)
+                parts = build_parts(ground, first_site=trial.take_site, inline=inline, skips=skips)
                 checks = make_checks(ground, parts)
                 checks.pages.wish(unsealed, plan)
                 recovery = tell_recovery(plan, report, parts.snapshots.newest, parts.sequencer.meter.speeds)
