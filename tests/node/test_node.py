@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import pytest
 
 from cmdlog.cli.server.settings_sources import CONFIG_NAME
+from cmdlog.node import assembly
 from cmdlog.node import boot as boot_module
 from cmdlog.node.boot import OtherApplication
+from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.settings import BadSetting
 from cmdlog.wal.errors import Locked, WrongDirectory
@@ -192,3 +195,26 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "volume" / "lost+found").mkdir(parents=True)
     (tmp_path / "volume" / CONFIG_NAME).write_text("partitions = 3\n")
     open_node(tmp_path / "volume", inline=True).close()
+
+
+def test_ids_grow_over_restarts_with_the_clock_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that starts with its clock an hour back gives greater ids than before."""
+    node = open_node(tmp_path / "data", inline=True, partitions=1)
+    ids = []
+    for _ in range(3):
+        reply = send(node, "bump", id=1, amount=1)
+        node.help()
+        answer = reply.wait()
+        assert isinstance(answer, CallOutcome)
+        ids.append(answer.txn_id)
+    node.close()
+
+    def behind(**options: Any) -> Any:
+        return HybridClock(**{**options, "wall": lambda: time.time() - 3600})
+
+    monkeypatch.setattr(assembly, "HybridClock", behind)
+    node = open_node(tmp_path / "data", inline=True)
+    answer = send(node, "bump", id=1, amount=1).wait()
+    assert isinstance(answer, CallOutcome)
+    assert [*ids, answer.txn_id] == sorted({*ids, answer.txn_id})
+    node.close()

@@ -99,3 +99,18 @@ def main():
     drill.lower_priority = lambda: None
     return drill.main()
 """
+
+
+def test_command_says_where_the_log_begins(tmp_path: Path, command: Command) -> None:
+    """A recovered node has one snapshot, and no state before it."""
+    with cmdlog.open(tmp_path / "node", bank.db, partitions=1, segments=4, segment_bytes=4 << 20) as opened:
+        opened.call("open_accounts", branch=1, first=0, count=100, savings=5, checking=5)
+    assert command("recover", tmp_path / "node", "--to", tmp_path / "made")[0] == 0
+    code, text = command("drill", tmp_path / "made")
+    assert code == 0
+    assert "nothing to compare: there is only one snapshot" in text
+    assert "nothing older: the log begins after index" in text
+    with cmdlog.open(tmp_path / "made", bank.db) as opened:
+        opened.call("deposit_checking", branch=1, customer=0, amount=7)
+    code, text = command("drill", tmp_path / "made")
+    assert (code, "nothing to compare" in text, "there is only one snapshot" in text) == (0, False, True)
