@@ -409,7 +409,7 @@ def test_peer_that_vanishes_is_found_by_the_kernel(server: Served) -> None:
 
 
 def test_unauthenticated_connections_stay_strangers(application: Application) -> None:
-    """An answer of 401 earns no place: such connections go before one that was let in, though it has rested longer."""
+    """An answer of 401 earns no place: such connections go before one that was accepted, though it has rested longer."""
     with served(application, connections_max=2) as server, server.connect() as good, server.connect() as bad:
         good.sendall(post("/echo", b"x"))
         one_answer(good)

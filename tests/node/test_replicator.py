@@ -1,4 +1,4 @@
-"""Tests of what a node asks its replicator, whoever that is."""
+"""Tests of what a node asks its replicator, alone or as a member."""
 
 import inspect
 

@@ -312,7 +312,7 @@ def test_file_in_a_lost_folder_is_lost() -> None:
 
 
 def test_lock_ends_with_its_process() -> None:
-    """After kill or power cut the lock is free and the owner record still tells of its last holder."""
+    """After kill or power cut the lock is free and the owner record still names its last holder."""
     files = SimFiles()
     files.lock("/LOCK").write_owner(b"pid 1")
     files.fsync_dir("/")

@@ -36,22 +36,22 @@ DONE: Final = b"o"
 
 def encode_scope(scope: Scope) -> bytes:
     """A request's head."""
-    told: dict[str, Any] = {name: scope[name] for name in TEXTS}
-    told |= {name: scope[name].decode("latin-1") for name in BYTES}
-    told["headers"] = _texts(scope["headers"])
-    return orjson.dumps({**told, "client": scope["client"], "server": scope["server"]})
+    payload: dict[str, Any] = {name: scope[name] for name in TEXTS}
+    payload |= {name: scope[name].decode("latin-1") for name in BYTES}
+    payload["headers"] = _texts(scope["headers"])
+    return orjson.dumps({**payload, "client": scope["client"], "server": scope["server"]})
 
 
 def decode_scope(body: bytes) -> Scope:
     """The inverse."""
-    told = orjson.loads(body)
+    payload = orjson.loads(body)
     fixed = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "root_path": ""}
-    ends = {name: tuple(told[name]) if told[name] else None for name in ("client", "server")}
+    ends = {name: tuple(payload[name]) if payload[name] else None for name in ("client", "server")}
     return {
         **fixed,
-        **{name: told[name] for name in TEXTS},
-        **{name: told[name].encode("latin-1") for name in BYTES},
-        "headers": _pairs(told["headers"]),
+        **{name: payload[name] for name in TEXTS},
+        **{name: payload[name].encode("latin-1") for name in BYTES},
+        "headers": _pairs(payload["headers"]),
         **ends,
     }
 
@@ -188,18 +188,18 @@ class RelaySender:
 
     async def _receive(self, number: int, relayed: _AskedRequest) -> None:
         try:
-            told = encode_received(await relayed.receive())
+            payload = encode_received(await relayed.receive())
         except Exception as error:  # noqa: BLE001 - it is raised again, in the node's application
-            told = encode_failure(error)
-        self._write(encode_link_frame(LinkFrameKind.RECEIVED, told, number))
+            payload = encode_failure(error)
+        self._write(encode_link_frame(LinkFrameKind.RECEIVED, payload, number))
 
     async def _send(self, number: int, relayed: _AskedRequest, part: bytes) -> None:
         try:
             await relayed.send(decode_part(part))
-            told = DONE
+            payload = DONE
         except Exception as error:  # noqa: BLE001 - as above
-            told = encode_failure(error)
-        self._write(encode_link_frame(LinkFrameKind.SENT, told, number))
+            payload = encode_failure(error)
+        self._write(encode_link_frame(LinkFrameKind.SENT, payload, number))
 
 
 class _RelayedRequest:
@@ -219,9 +219,9 @@ class _RelayedRequest:
         if self._wanted is None:
             self._wanted = asyncio.get_running_loop().create_future()
             self._write(encode_link_frame(LinkFrameKind.WANT, count=self._number))
-        told = await asyncio.shield(self._wanted)
+        payload = await asyncio.shield(self._wanted)
         self._wanted = None
-        return decode_received(told)
+        return decode_received(payload)
 
     async def send(self, message: Message) -> None:
         for part in encode_parts(message):
@@ -229,16 +229,16 @@ class _RelayedRequest:
                 return
             self._sending = asyncio.get_running_loop().create_future()
             self._write(encode_link_frame(LinkFrameKind.PART, part, self._number))
-            told = await self._sending
-            decode_sent(told)
+            payload = await self._sending
+            decode_sent(payload)
 
-    def received(self, told: bytes) -> None:
+    def received(self, payload: bytes) -> None:
         if self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(told)
+            self._wanted.set_result(payload)
 
-    def sent(self, told: bytes) -> None:
+    def sent(self, payload: bytes) -> None:
         if self._sending is not None and not self._sending.done():
-            self._sending.set_result(told)
+            self._sending.set_result(payload)
 
     def leave(self) -> None:
         """Nobody waits for the answer."""

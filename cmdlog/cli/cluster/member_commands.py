@@ -136,39 +136,39 @@ def carry_out_change(
     history = warn_of_history(kind, node, rows, now_millis=time.time_ns() // 1_000_000)
 
     def ask(*, plan: bool) -> dict[str, Any]:
-        told = client.change_member(kind, node, **options, **({"plan": True} if plan else {}))
-        told["plan"]["warnings"] = [*told["plan"]["warnings"], *history]
-        return told
+        reply = client.change_member(kind, node, **options, **({"plan": True} if plan else {}))
+        reply["plan"]["warnings"] = [*reply["plan"]["warnings"], *history]
+        return reply
 
     with access.client(rows) as client:
         if plan:
-            told = ask(plan=True)
-            out.result(told, lambda: show_plan(told))
-            raise typer.Exit(1 if told["plan"].get("refusal") else 0)
+            reply = ask(plan=True)
+            out.result(reply, lambda: show_plan(reply))
+            raise typer.Exit(1 if reply["plan"].get("refusal") else 0)
         if options.get("force"):
             planned = ask(plan=True)
             question = f"{kind} node {node} anyway? This is recorded permanently"
             ask_first(question, yes=yes, show=lambda: show_plan(planned))
-        told = ask(plan=False)
+        reply = ask(plan=False)
     if wait:
-        told = {**told, "progress": await_change(kind, node, reader).to_json()}
-    out.result(told, lambda: show_change(told))
+        reply = {**reply, "progress": await_change(kind, node, reader).to_json()}
+    out.result(reply, lambda: show_change(reply))
 
 
-def show_change(told: Mapping[str, Any]) -> None:
+def show_change(reply: Mapping[str, Any]) -> None:
     """What was begun, and what comes next."""
-    if (progress := told.get("progress")) is not None:
+    if (progress := reply.get("progress")) is not None:
         out.text(progress["text"])
         return
-    node, already = told["node"], "already " if told["already"] else ""
-    if told["kind"] == "transfer":
+    node, already = reply["node"], "already " if reply["already"] else ""
+    if reply["kind"] == "transfer":
         out.text(f"node {node} leads already" if already else f"leadership is handed over to node {node}")
         return
-    state = str(told["state"])
-    out.text(f"node {node} is {already}{state_text(state) or 'unknown'}, version {told['version']}")
-    if (following := EMPTY if told["kind"] == "replace" and state in AWAITED else NEXT.get(state)) is not None:
+    state = str(reply["state"])
+    out.text(f"node {node} is {already}{state_text(state) or 'unknown'}, version {reply['version']}")
+    if (following := EMPTY if reply["kind"] == "replace" and state in AWAITED else NEXT.get(state)) is not None:
         out.text(following.format(node=node))
-    for warning in told["plan"]["warnings"]:
+    for warning in reply["plan"]["warnings"]:
         out.text(f"warning: {warning}")
 
 
@@ -258,8 +258,8 @@ def move_replica(
     with access.client(reader.ask_all()) as asked:  # others may lead by now
         retired = asked.change_member("retire", node)
     gone = await_change("retire", node, reader)
-    told = {"add": {**added, "progress": level.to_json()}, "retire": {**retired, "progress": gone.to_json()}}
-    out.result(told, lambda: out.text(f"node {to} votes, and node {node} is removed: stop it"))
+    reply = {"add": {**added, "progress": level.to_json()}, "retire": {**retired, "progress": gone.to_json()}}
+    out.result(reply, lambda: out.text(f"node {to} votes, and node {node} is removed: stop it"))
 
 
 def _show_plans(*answers: dict[str, Any]) -> None:

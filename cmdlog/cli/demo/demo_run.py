@@ -168,14 +168,14 @@ class DemoRun:
         self._answer_until(first + 2 * third)
         seen, leads = load.service, self._nodes.wait_leader()
         what = "; ".join((fault.what.format(struck), *((done,) if isinstance(done, str) else ())))
-        told = FaultReport(fault.stage, what, struck, round(seen.longest_gap_s, 3), leads.node, leads.term)
+        entry = FaultReport(fault.stage, what, struck, round(seen.longest_gap_s, 3), leads.node, leads.term)
         fault.mend(struck)
         self._answer_until(first + portion)
         self._nodes.wait_level()
         self._leads = self._nodes.wait_leader()
-        told.answered, told.unknown, told.refused, told.deposes = seen.answered, seen.unknown, seen.refused, fault.deposes
-        self.report.faults.append(told)
-        self._display.print_line(told.describe())
+        entry.answered, entry.unknown, entry.refused, entry.deposes = seen.answered, seen.unknown, seen.refused, fault.deposes
+        self.report.faults.append(entry)
+        self._display.print_line(entry.describe())
 
     def _repeat(self) -> None:
         """Every call is sent once more under its key; /v1/batch knows the same keys."""

@@ -188,10 +188,10 @@ class DemoNodes:
     def _votes(self, node: int) -> bool:
         """Whether the leader reports that, and that no node has failed."""
         for asked in self.nodes:
-            told = self._read(asked, "/v1/cluster/members")
-            if told.get("leader") == asked:
-                states = {member["node"]: member["state"] for member in told["members"]}
-                return states.get(node) == "member" and not told["failure_set"]["nodes"]
+            shown = self._read(asked, "/v1/cluster/members")
+            if shown.get("leader") == asked:
+                states = {member["node"]: member["state"] for member in shown["members"]}
+                return states.get(node) == "member" and not shown["failure_set"]["nodes"]
         return False
 
     def retire(self, node: int) -> None:
@@ -225,8 +225,8 @@ class DemoNodes:
         """The node that takes calls. Raises: CommandFailed when there is none for long."""
 
         def leading() -> LeadingNode | None:
-            found = [told["cluster"] for node in self.nodes if "cluster" in (told := self.status(node))]
-            leaders = [LeadingNode(_term(told), told["node"]) for told in found if told["standing"] == "leading"]
+            found = [shown["cluster"] for node in self.nodes if "cluster" in (shown := self.status(node))]
+            leaders = [LeadingNode(_term(shown), shown["node"]) for shown in found if shown["standing"] == "leading"]
             return max(leaders, default=None)  # one that cannot hear the others may still take itself for their leader
 
         return LeadingNode(0, 1) if self._alone else self._wait(leading, "no node leads the cluster")

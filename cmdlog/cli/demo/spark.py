@@ -83,8 +83,8 @@ def demo_it(
         }
         ok = all(part["proved"] for part in found.values())
         seconds = round(time.monotonic() - began, 1)
-        told = {**found, "calls": calls, "seconds": seconds, "proved": ok}
-        out.result(told, lambda: _print_line(f"all figures agree with the model: {'yes' if ok else 'NO'} ({seconds} s)"))
+        result = {**found, "calls": calls, "seconds": seconds, "proved": ok}
+        out.result(result, lambda: _print_line(f"all figures agree with the model: {'yes' if ok else 'NO'} ({seconds} s)"))
     if not ok:
         raise CommandFailed("a figure differs from the model", hint="run it again with --keep DIR to inspect the files")
 
@@ -139,10 +139,10 @@ def _query(spark: SparkSession, folder: Path, story: Story) -> dict[str, Any]:
     table = spark.read.format("cmdlog").load(str(folder / "data"))
     minute = f.date_trunc("minute", "ts").alias("minute")
     rows = table.groupBy("procedure", minute).count().orderBy("minute", "procedure").collect()
-    told = [(str(row["minute"]), row["procedure"], int(row["count"])) for row in rows]
-    _show("Calls per procedure and minute", ("minute", "procedure", "calls"), told)
-    counted = sum(count for _, procedure, count in told if procedure == "transfer")
-    return {"rows": told, "proved": counted == sum(procedure == "transfer" for _, procedure, _ in story.calls)}
+    found_rows = [(str(row["minute"]), row["procedure"], int(row["count"])) for row in rows]
+    _show("Calls per procedure and minute", ("minute", "procedure", "calls"), found_rows)
+    counted = sum(count for _, procedure, count in found_rows if procedure == "transfer")
+    return {"rows": found_rows, "proved": counted == sum(procedure == "transfer" for _, procedure, _ in story.calls)}
 
 
 def _rebuild(spark: SparkSession, folder: Path, story: Story) -> dict[str, Any]:

@@ -194,7 +194,7 @@ class Ring:
                 if self._turn.held or not self._turn.wanted:
                     self._turn.wait()
                     continue
-                self._turn.held = True
+                self._turn.hold()
                 self._group.hold(self._delay_s())
                 self._turn.acquire()  # what came while it waited is in its block
                 return True

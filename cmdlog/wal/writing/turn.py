@@ -28,6 +28,10 @@ class Turn:
         if not self.held:
             self._waiting.open_one()
 
+    def hold(self) -> None:
+        """The calling thread has it, and waits for more to come before it acquires it."""
+        self.held = True
+
     def acquire(self) -> None:
         """The calling thread has it. What is announced from now on is for the next one."""
         self.held, self.wanted = True, False
