@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from cmdlog.cluster.channels.channel_sockets import ChannelCredentials
 from cmdlog.cluster.forwarding.call_channel import CallChannel
 from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallWindow
-from cmdlog.cluster.transport.handshake import ClusterName
+from cmdlog.cluster.transport.handshake import ClusterName, HelloCredentials
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.member.member_ground import MemberGround
 from cmdlog.member.member_roll import MemberRoll
@@ -53,7 +52,7 @@ class MemberCalls:
         self._sender = CallSender(slots, call_bytes_max=settings.call_bytes_max)
         share = len(roll.members)  # so that the links together leave room for callers of this node
         self._channel: CallChannel[WaitingCaller, FoundCall, Reply] = CallChannel(
-            ChannelCredentials(name, me, CALL_CHANNEL.secret(ground.secret)),
+            HelloCredentials(name, me, CALL_CHANNEL.secret(ground.secret)),
             self._address_of,
             self._sender,
             ForwardedCalls(node, lambda: bound.routes, slots.partition_by_slot),

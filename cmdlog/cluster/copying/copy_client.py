@@ -21,13 +21,7 @@ from typing import Any, Final, Self, TypeVar
 
 import uvloop
 
-from cmdlog.cluster.channels.channel_sockets import (
-    ChannelCredentials,
-    ChannelSession,
-    call_session,
-    connect_channel,
-    expect_frame,
-)
+from cmdlog.cluster.channels.channel_session import ChannelSession, call_session
 from cmdlog.cluster.channels.sealed_frames import ChannelFrame
 from cmdlog.cluster.copying.copy_frames import (
     COPY_CHANNEL,
@@ -50,6 +44,8 @@ from cmdlog.cluster.copying.copy_values import (
 from cmdlog.cluster.copying.log_sums import KnownSums, SumsRequest
 from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.cluster.transport.framed_connection import LINGER_S, ConnectionEnded, FramedConnection
+from cmdlog.cluster.transport.handshake import HelloCredentials
+from cmdlog.cluster.transport.peer_sockets import connect_peer
 from cmdlog.cluster.transport.peer_transport import Address, PeerTls, TransportSettings, address_text
 from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.raft.configuration import NodeId
@@ -91,7 +87,7 @@ class CopyClient:
 
     def __init__(
         self,
-        ours: ChannelCredentials,
+        ours: HelloCredentials,
         node: int,
         address: Address,
         *,
@@ -274,20 +270,17 @@ class CopyClient:
 
     async def _connect(self) -> None:
         connection = self._connection = FramedConnection(silence_s=self._settings.silence_s)
-        self._session = await connect_channel(
-            COPY_CHANNEL.preface, connection, self._address, self._greet, tls=self._tls, settings=self._settings
+        self._session, _ = await connect_peer(
+            connection,
+            self._address,
+            lambda: call_session(COPY_CHANNEL, connection, self._ours, NodeId(self._node)),
+            preface=COPY_CHANNEL.preface,
+            tls=self._tls,
+            settings=self._settings,
         )
         connection.deliver_to(self._take_frame, on_writable=lambda: None, on_closed=lambda: self._answers.put(None))
         if connection.closed.is_set():
             raise connection.error or ConnectionEnded("the source hung up")
-
-    async def _greet(self) -> ChannelSession:
-        connection = self._connection
-        assert connection is not None
-        session = await call_session(COPY_CHANNEL, connection, self._ours, NodeId(self._node))
-        connection.write(session.sealer.seal(CopyFrameKind.OPEN))
-        await expect_frame(connection, session, CopyFrameKind.READY)
-        return session
 
     def _take_frame(self, frame: bytes) -> None:
         assert self._session is not None

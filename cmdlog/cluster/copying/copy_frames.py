@@ -13,9 +13,8 @@ from typing import Final
 
 import google_crc32c
 
-from cmdlog.cluster.channels.channel_sockets import ChannelCredentials
 from cmdlog.cluster.channels.sealed_frames import ChannelName
-from cmdlog.cluster.transport.handshake import ClusterName
+from cmdlog.cluster.transport.handshake import ClusterName, HelloCredentials
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault, layout
 from cmdlog.raft.wire.secure_frames import Peer, Secret
@@ -99,7 +98,7 @@ class ChunkData:
         return int(google_crc32c.value(self.content)) == self.crc32c
 
 
-def copy_credentials(cluster: bytes, node: int, incarnation: bytes, secret: Secret) -> ChannelCredentials:
+def copy_credentials(cluster: bytes, node: int, incarnation: bytes, secret: Secret) -> HelloCredentials:
     """What an end of a connection for copies proves itself with. `incarnation` [8]: of the life of the disk that is to be made,
     at the recipient; of its own, at the source. `secret` is the cluster's."""
-    return ChannelCredentials(ClusterName(cluster), Peer(NodeId(node), incarnation), COPY_CHANNEL.secret(secret))
+    return HelloCredentials(ClusterName(cluster), Peer(NodeId(node), incarnation), COPY_CHANNEL.secret(secret))

@@ -23,13 +23,7 @@ from typing import Any, Final, TypeVar
 import structlog
 import uvloop
 
-from cmdlog.cluster.channels.channel_sockets import (
-    ChannelCredentials,
-    ChannelSession,
-    IncomingSockets,
-    expect_frame,
-    greet_session,
-)
+from cmdlog.cluster.channels.channel_session import ChannelSession, answer_session
 from cmdlog.cluster.channels.sealed_frames import BODY_BYTES_MAX, ChannelFrame
 from cmdlog.cluster.copying.copy_desk import CopyDesk, CopyGround, CopyLimits
 from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, ChunkData, ChunkPlace, CopyFrameKind
@@ -47,7 +41,9 @@ from cmdlog.cluster.copying.held_files import FileLost, OpenFile
 from cmdlog.cluster.copying.log_sums import SumsRequest
 from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.cluster.transport.framed_connection import LINGER_S, ConnectionEnded, FramedConnection
+from cmdlog.cluster.transport.handshake import HelloCredentials
 from cmdlog.cluster.transport.peer_network import PeerNetwork
+from cmdlog.cluster.transport.peer_sockets import IncomingSockets
 from cmdlog.cluster.transport.peer_transport import PeerTls, TransportSettings
 from cmdlog.cluster.transport.quiet_log import QuietLog
 from cmdlog.operator_error import full_text
@@ -212,7 +208,7 @@ class CopyServer:
 
     def __init__(
         self,
-        ours: ChannelCredentials,
+        ours: HelloCredentials,
         ground: CopyGround,
         limits: CopyLimits,
         *,
@@ -223,7 +219,7 @@ class CopyServer:
         self._ours, self._settings, self._quiet = ours, settings or TransportSettings(), QuietLog()
         self._asking = ThreadPoolExecutor(THREADS, "cmdlog-copy-asks")
         self._service = CopyService(self.desk, SharedRate(limits.rate), self._asking)
-        self._incoming = IncomingSockets(self._welcome, tls=tls, settings=self._settings, refused=self._refuse)
+        self._incoming = IncomingSockets(self._welcome, tls=tls, settings=self._settings, refused=self._refuse, quiet=self._quiet)
         self._connections: dict[asyncio.Task[None], CopyConnection] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -272,9 +268,7 @@ class CopyServer:
     # -- the loop's thread -------------------------------------------------------------------------------------------------
 
     async def _welcome(self, connection: FramedConnection) -> None:
-        session = await greet_session(COPY_CHANNEL, connection, self._ours)
-        await expect_frame(connection, session, CopyFrameKind.OPEN)
-        connection.write(session.sealer.seal(CopyFrameKind.READY))
+        session = await answer_session(COPY_CHANNEL, connection, self._ours)
         recipient = CopyConnection(connection, session, self._service)
         recipient.open()
         task = asyncio.get_running_loop().create_task(recipient.run())

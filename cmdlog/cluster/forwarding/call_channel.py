@@ -6,9 +6,8 @@ process that is no node.
 Everything about a connection happens in one event loop: that of the HTTP server, or one of its own thread where there is none.
 A link is made when the first call wants it. When that fails, calls are refused for a pause; the next one after it tries again.
 
-A link begins with two hellos, then OPEN from the caller and READY with the called end's window: the called end gives a caller
-nothing before OPEN, which needs the session. An end is a number and a random name of its process, not a life of a disk: what
-comes by the link decides nothing in consensus.
+A link begins as every channel, and READY says the called end's window. An end is a number and a random name of its process, not
+a life of a disk: what comes by the link decides nothing in consensus.
 """
 
 from __future__ import annotations
@@ -24,41 +23,18 @@ from typing import Any, Generic, TypeVar
 
 import uvloop
 
-from cmdlog.cluster.channels.channel_sockets import (
-    ChannelCredentials,
-    ChannelSession,
-    IncomingSockets,
-    call_session,
-    connect_channel,
-    expect_frame,
-    greet_session,
-)
+from cmdlog.cluster.channels.channel_session import answer_session, call_session
 from cmdlog.cluster.forwarding.call_link import AnswerTaker, CallLink, LinkOver, OutgoingCall
 from cmdlog.cluster.forwarding.call_receiver import CallPlacer, CallReceiver
-from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallFrameKind, CallWindow, decode_window
+from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallWindow, decode_window
 from cmdlog.cluster.transport.framed_connection import LINGER_S, FramedConnection
+from cmdlog.cluster.transport.handshake import HelloCredentials
+from cmdlog.cluster.transport.peer_sockets import IncomingSockets, connect_peer
 from cmdlog.cluster.transport.peer_transport import Address, PeerTls, TransportSettings
 from cmdlog.cluster.transport.quiet_log import QuietLog
 from cmdlog.operator_error import full_text
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame
-
-
-async def open_session(connection: FramedConnection, ours: ChannelCredentials, node: NodeId) -> tuple[ChannelSession, CallWindow]:
-    """The caller's part. Raises: BadFrame, ConnectionEnded."""
-    session = await call_session(CALL_CHANNEL, connection, ours, node)
-    connection.write(session.sealer.seal(CallFrameKind.OPEN))
-    ready = await expect_frame(connection, session, CallFrameKind.READY)
-    return session, decode_window(ready.body)
-
-
-async def answer_session(connection: FramedConnection, ours: ChannelCredentials, window: CallWindow) -> ChannelSession:
-    """The called end's part. Raises: BadFrame, ConnectionEnded."""
-    session = await greet_session(CALL_CHANNEL, connection, ours)
-    await expect_frame(connection, session, CallFrameKind.OPEN)
-    connection.write(session.sealer.seal(CallFrameKind.READY, window.encode()))
-    return session
-
 
 D = TypeVar("D")
 H = TypeVar("H")
@@ -91,7 +67,7 @@ class CallChannel(Generic[D, H, R]):
 
     def __init__(
         self,
-        ours: ChannelCredentials,
+        ours: HelloCredentials,
         address_of: Callable[[int], Address],
         taker: AnswerTaker[D],
         placer: CallPlacer[H, R],
@@ -107,7 +83,9 @@ class CallChannel(Generic[D, H, R]):
         self._targets: dict[int, _Target[D]] = {}
         self._receivers: dict[CallReceiver[H, R], None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # connections that are being made
-        self._incoming = IncomingSockets(self._welcome, tls=tls, settings=self._settings, refused=self._refuse_link)
+        self._incoming = IncomingSockets(
+            self._welcome, tls=tls, settings=self._settings, refused=self._refuse_link, quiet=self._quiet
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._own_thread: threading.Thread | None = None
         self._thread = 0
@@ -221,20 +199,20 @@ class CallChannel(Generic[D, H, R]):
             connection.drop()
 
     async def _connect(self, connection: FramedConnection, node: int, link: CallLink[D]) -> None:
-        session, window = await connect_channel(
-            CALL_CHANNEL.preface,
+        session, ready = await connect_peer(
             connection,
             self._address_of(node),
-            lambda: open_session(connection, self._ours, NodeId(node)),
+            lambda: call_session(CALL_CHANNEL, connection, self._ours, NodeId(node)),
+            preface=CALL_CHANNEL.preface,
             tls=self._tls,
             settings=self._settings,
         )
-        link.open(connection, session, window)
+        link.open(connection, session, decode_window(ready))
 
     # -- links that come in ------------------------------------------------------------------------------------------------
 
     async def _welcome(self, connection: FramedConnection) -> None:
-        session = await answer_session(connection, self._ours, self._window)
+        session = await answer_session(CALL_CHANNEL, connection, self._ours, self._window.encode())
         receiver = CallReceiver(connection, session, self._window, self._placer, self._soon)
         self._receivers[receiver] = None
         receiver.open(lambda: self._forget(receiver, session.peer.node))

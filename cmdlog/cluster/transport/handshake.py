@@ -20,7 +20,6 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
@@ -72,21 +71,25 @@ class ClusterName:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerCredentials:
-    """What this node proves itself with."""
+class HelloCredentials:
+    """What an end of any connection says hello with, and proves itself with. The secret is of consensus or of a channel."""
 
-    book: PeerBook
-    secret: Secret
-    seal: Seal
     name: ClusterName
-
-    @property
-    def me(self) -> Peer:
-        return self.book.me
+    me: Peer
+    secret: Secret
 
     @property
     def cluster(self) -> bytes:
         return self.name.current
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCredentials:
+    """What this node proves itself with to consensus."""
+
+    hello: HelloCredentials
+    book: PeerBook
+    seal: Seal
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +108,6 @@ class Session:
     def is_former(self) -> bool:
         """Whether the cluster has got another name since."""
         return self.outgoing.cluster != self.name.current
-
-
-class HelloCredentials(Protocol):
-    """What an end of any channel says hello with."""
-
-    @property
-    def cluster(self) -> bytes: ...
-    @property
-    def me(self) -> Peer: ...
-    @property
-    def secret(self) -> Secret: ...
 
 
 async def exchange_hellos(
@@ -153,7 +145,7 @@ async def call_peer(
     connection: FramedConnection, ours: PeerCredentials, node: NodeId, pin: Callable[[Peer], Awaitable[None]]
 ) -> Session:
     """The caller's part up to its PINNED. Raises: BadFrame, ConnectionEnded, PeerRefused; what `pin` raises."""
-    answer, outgoing, incoming = await exchange_hellos(connection, ours, node, ours.seal, earlier=ours.book.start.earlier)
+    answer, outgoing, incoming = await exchange_hellos(connection, ours.hello, node, ours.seal, earlier=ours.book.start.earlier)
     session = _session(ours, answer, outgoing=outgoing, incoming=incoming)
     with naming_refusals(connection, session):
         await pin(session.peer)
@@ -166,7 +158,7 @@ async def answer_peer(connection: FramedConnection, ours: PeerCredentials) -> tu
 
     Raises: BadFrame, ConnectionEnded, RefusedByPeer.
     """
-    call, outgoing, incoming = await answer_hello(connection, ours, ours.seal, earlier=ours.book.start.earlier)
+    call, outgoing, incoming = await answer_hello(connection, ours.hello, ours.seal, earlier=ours.book.start.earlier)
     session = _session(ours, call, outgoing=outgoing, incoming=incoming)
     return session, await read_pinned(connection, session)
 
@@ -198,6 +190,6 @@ def naming_refusals(connection: FramedConnection, session: Session) -> Iterator[
 
 
 def _session(ours: PeerCredentials, theirs: Hello, *, outgoing: Link, incoming: Link) -> Session:
-    controls_out = ControlSealer(outgoing, ours.secret, ours.book.start.process)
-    controls_in = ControlOpener(incoming, ours.secret)
-    return Session(theirs.sender, outgoing, incoming, controls_out, controls_in, ours.name, theirs.earlier)
+    controls_out = ControlSealer(outgoing, ours.hello.secret, ours.book.start.process)
+    controls_in = ControlOpener(incoming, ours.hello.secret)
+    return Session(theirs.sender, outgoing, incoming, controls_out, controls_in, ours.hello.name, theirs.earlier)

@@ -26,6 +26,7 @@ import uvloop
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from cmdlog.cluster.transport.handshake import (
     ClusterName,
+    HelloCredentials,
     PeerCredentials,
     RefusedByPeer,
     answer_peer,
@@ -35,10 +36,10 @@ from cmdlog.cluster.transport.handshake import (
 )
 from cmdlog.cluster.transport.known_peer import KnownPeer
 from cmdlog.cluster.transport.outbox import Outbox
-from cmdlog.cluster.transport.peer_acceptor import BACKLOG, PeerAcceptor, first_byte
 from cmdlog.cluster.transport.peer_admission import PeerAdmission, PeerCaller
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
 from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink
+from cmdlog.cluster.transport.peer_sockets import BACKLOG, IncomingSockets, TakeSocket, accept_sockets, connect_peer
 from cmdlog.cluster.transport.peer_transport import (
     Address,
     NetworkStatus,
@@ -48,8 +49,6 @@ from cmdlog.cluster.transport.peer_transport import (
     TransportSettings,
     address_text,
     fault_text,
-    options_to_call,
-    options_when_called,
 )
 from cmdlog.cluster.transport.quiet_log import QuietLog
 from cmdlog.cluster.transport.ticker import Ticker
@@ -98,19 +97,21 @@ class PeerNetwork:
     ) -> None:
         """`name`: of the cluster, where a forced recovery has given it another one."""
         self.book, self._endpoint, self._settings = book, endpoint, settings or TransportSettings()
-        self._ours = PeerCredentials(book, secret, endpoint.seal, name or ClusterName(book.identity.cluster_id))
+        hello = HelloCredentials(name or ClusterName(book.identity.cluster_id), book.me, secret)
+        self._ours = PeerCredentials(hello, book, endpoint.seal)
         self._encoder = secret.encoder(endpoint.seal)
         self._known: dict[NodeId, KnownPeer] = {}  # replaced as a whole, in the loop's thread
         self._wanted: dict[NodeId, Address] = {}
         self._callers: dict[NodeId, asyncio.Task[None]] = {}
         self._stranger_faults = Counter[FrameFault]()
-        self._connections, self._woken = list[FramedConnection](), False  # that are not closed
-        self._others: dict[bytes, Callable[[socket.socket], None]] = {}
+        self._connections, self._woken = list[FramedConnection](), False  # made here, that are not closed
         self._quiet, self._handlers = QuietLog(), list[PeerHandler]()  # one handler, from `start` on
         self._admission = PeerAdmission(book, self._known_peer, self._notify, self._quiet, self._settings.challenge_s)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        self._acceptor: PeerAcceptor | None = None
+        self._incoming = IncomingSockets(
+            self._answer, tls=endpoint.tls, settings=self._settings, refused=self._refuse, quiet=self._quiet
+        )
         self._listener: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="cmdlog-peers", daemon=True)
         self._ready = threading.Event()
@@ -153,9 +154,9 @@ class PeerNetwork:
             self._woken = True
             self._in_loop(self._flush)
 
-    def give_sockets(self, preface: bytes, take: Callable[[socket.socket], None]) -> None:
-        """Connections that begin with this byte are somebody else's, from the next byte on. Before `start`."""
-        self._others[preface] = take
+    def give_sockets(self, preface: bytes, take: TakeSocket) -> None:
+        """Connections that begin with this byte are another channel's, from the next byte on. Before `start`."""
+        self._incoming.give_away(preface, take)
 
     def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
         """Before `start` too."""
@@ -165,20 +166,20 @@ class PeerNetwork:
     @property
     def name(self) -> ClusterName:
         """Of the cluster, as it is said to peers."""
-        return self._ours.name
+        return self._ours.hello.name
 
     def enter_epoch(self, epoch: int) -> None:
         """The cluster has another name: on return no connection of before carries anything any more, either way."""
-        self._ours.name.enter_epoch(epoch)
+        self.name.enter_epoch(epoch)
         self._in_loop(self._end_former)
 
     def status(self) -> NetworkStatus:
-        known, records, acceptor = self._known, self.book.records, self._acceptor
+        known, records = self._known, self.book.records
         return NetworkStatus(
             listens_on="" if self._listener is None else address_text(self.address),
             peers=[peer.status(records.get(node)) for node, peer in known.items()],
-            strangers=acceptor.strangers if acceptor else 0,
-            strangers_evicted=acceptor.evicted if acceptor else 0,
+            strangers=self._incoming.strangers,
+            strangers_evicted=self._incoming.evicted,
             faults=fault_text(self._stranger_faults),
             duplicates=self._admission.duplicates,
         )
@@ -209,19 +210,20 @@ class PeerNetwork:
         assert self._listener is not None
         self._stopping = asyncio.Event()
         self._ticker = Ticker(self._settings.tick_s, self._give_ticks)
-        acceptor = PeerAcceptor(self._listener, self._welcome, self._quiet, strangers_max=self._settings.strangers_max)
-        self._acceptor = acceptor
-        accepting = asyncio.create_task(acceptor.run())
+        accepting = asyncio.create_task(accept_sockets(self._listener, self._incoming.take_stranger, self._quiet))
         self._replace_peers()
         self._tick()
         self._check_lives()
         self._ready.set()
         await self._stopping.wait()
         accepting.cancel()
-        under_way = [accepting, *acceptor.end_strangers(), *self._callers.values()]
+        under_way = [accepting, *self._incoming.cancel_all(), *self._callers.values()]
         self._replace_peers()
         await asyncio.gather(*under_way, return_exceptions=True)
-        for connection in self._connections:  # also one that came about while its handshake was cancelled
+        for connection in (
+            *self._connections,
+            *self._incoming.connections,
+        ):  # also one that came about while its handshake was cancelled
             connection.end()
         for _ in range(STEPS_TO_CLOSE):  # not until each is reported: uvloop does not report one whose task was cancelled
             await asyncio.sleep(0)
@@ -259,28 +261,18 @@ class PeerNetwork:
 
     async def _connect(self, known: KnownPeer) -> OutgoingLink:
         """Calls a peer; on return its messages leave by the connection."""
-        connection, settings = self._new_connection(), self._settings
-        try:
-            async with asyncio.timeout(settings.connect_s):
-                await self._open_connection(connection, known.address)
-            async with asyncio.timeout(settings.hello_s):
-                return await self._introduce(connection, known)
-        except BaseException:
-            connection.drop()
-            raise
-
-    def _new_connection(self) -> FramedConnection:
         connection = FramedConnection(silence_s=self._settings.silence_s)
         self._connections = [known for known in self._connections if not known.closed.is_set()] + [connection]
-        return connection
-
-    async def _open_connection(self, connection: FramedConnection, address: Address) -> None:
-        host, port = address
-        tls = options_to_call(self._endpoint.tls, host, handshake_s=self._settings.hello_s)
-        await asyncio.get_running_loop().create_connection(lambda: connection, host, port, **tls)
+        return await connect_peer(
+            connection,
+            known.address,
+            lambda: self._introduce(connection, known),
+            tls=self._endpoint.tls,
+            settings=self._settings,
+        )
 
     async def _introduce(self, connection: FramedConnection, known: KnownPeer) -> OutgoingLink:
-        secret = self._ours.secret
+        secret = self._ours.hello.secret
         session = await call_peer(connection, self._ours, known.node, self._admission.pin)
         start = await read_pinned(connection, session)
         link = OutgoingLink(connection, session, start, outbox=known.outbox, secret=secret, encoder=self._encoder)
@@ -288,40 +280,15 @@ class PeerNetwork:
             await self._admission.accept(connection, session.peer, start, lambda of: of.attach_outgoing(link), takes_us=True)
         return link
 
-    async def _welcome(self, sock: socket.socket) -> None:
-        """Leads a connection that came in to the end of its handshake, or closes it."""
-        connection, settings = self._new_connection(), self._settings
-        tls = options_when_called(self._endpoint.tls, handshake_s=settings.hello_s)
-        try:
-            async with asyncio.timeout(settings.hello_s):
-                if self._others and await self._give_away(sock):
-                    return
-                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, **tls)
-                await self._answer(connection)
-        except (OSError, BadFrame) as error:  # TLS and time-outs are OSErrors
-            if isinstance(error, BadFrame):
-                self._stranger_faults[error.fault] += 1
-                self._quiet.log("peer_frame_refused", error.fault, reason=error.fault.value, why=str(error))
-            elif isinstance(error, ssl.SSLError):
-                self._quiet.log("peer_not_accepted", "TLS", why=str(error))
-        except OperatorError as error:
+    def _refuse(self, why: str, error: Exception) -> None:
+        """A connection that came in has not proved who it is."""
+        if isinstance(error, BadFrame):
+            self._stranger_faults[error.fault] += 1
+            self._quiet.log("peer_frame_refused", error.fault, reason=error.fault.value, why=why)
+        elif isinstance(error, ssl.SSLError):
+            self._quiet.log("peer_not_accepted", "TLS", why=why)
+        elif isinstance(error, OperatorError):
             self._quiet.log("peer_not_accepted", error.kind, why=str(error))
-        finally:
-            if not connection.delivers:
-                connection.drop()
-
-    async def _give_away(self, sock: socket.socket) -> bool:
-        """Whether the connection is somebody else's, who has it then."""
-        try:
-            take = self._others.get(await first_byte(sock))
-        except BaseException:
-            sock.close()
-            raise
-        if take is None:
-            return False
-        sock.recv(1)
-        take(sock)
-        return True
 
     async def _answer(self, connection: FramedConnection) -> None:
         session, start = await answer_peer(connection, self._ours)
@@ -332,7 +299,7 @@ class PeerNetwork:
                 connection,
                 session,
                 start,
-                secret=self._ours.secret,
+                secret=self._ours.hello.secret,
                 deliver=lambda messages: self._deliver(session.peer, messages),
             )
             known.attach_incoming(link)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cmdlog.cluster.channels.channel_sockets import ChannelCredentials
 from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.copying.copy_client import CopyClient, SourceLost
 from cmdlog.cluster.copying.copy_values import CopyRefused
 from cmdlog.cluster.copying.log_sums import SumsRequest
 from cmdlog.cluster.replication import Replication
+from cmdlog.cluster.transport.handshake import HelloCredentials
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.cluster.transport.peer_transport import Address, PeerTls
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES, RangeSums
@@ -36,7 +36,7 @@ class ScrubGroup:
 class ScrubMember:
     """What a member gives. Any thread."""
 
-    credentials: ChannelCredentials  # of the channel for copies
+    credentials: HelloCredentials  # of the channel for copies
     groups: Callable[[], Mapping[int, ScrubGroup]]
     addresses: Callable[[], Mapping[int, Address]]  # of the members, this one too
     connected: Callable[[], Collection[int]]  # peers that speak with this node now
@@ -98,7 +98,7 @@ class ClusterPeers:
 
 
 def peers_of(
-    credentials: ChannelCredentials,
+    credentials: HelloCredentials,
     driver: Replication,
     network: PeerNetwork,
     members: Callable[[], Iterable[MemberAddress]],

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cmdlog.cluster.channels.channel_sockets import ChannelCredentials
 from cmdlog.cluster.copying.copied_groups import GroupReach
 from cmdlog.cluster.copying.copy_client import CopyClient, CopyTimes
 from cmdlog.cluster.copying.copy_desk import CopyDesk, CopyGround, CopyLimits
@@ -21,6 +20,7 @@ from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, copy_credentials
 from cmdlog.cluster.copying.copy_source import CopyServer
 from cmdlog.cluster.copying.copy_values import CopyManifest, CopyRequest, CopyStanding, LogShape
 from cmdlog.cluster.copying.wishes import CopyWish
+from cmdlog.cluster.transport.handshake import HelloCredentials
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.cluster.transport.peer_transport import PeerTls
 from cmdlog.raft.configuration import NodeId
@@ -171,7 +171,7 @@ class ServedSource:
                 self.source.take_socket(sock)
 
     def client(
-        self, life: bytes = LIFE, node: int = RECIPIENT, *, ours: ChannelCredentials | None = None, times: CopyTimes = TIMES
+        self, life: bytes = LIFE, node: int = RECIPIENT, *, ours: HelloCredentials | None = None, times: CopyTimes = TIMES
     ) -> CopyClient:
         """A recipient that is not connected yet."""
         credentials = ours or copy_credentials(CLUSTER, node, life, SECRET)

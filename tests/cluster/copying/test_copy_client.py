@@ -13,7 +13,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from cmdlog.cluster.channels.channel_sockets import ChannelSession, expect_frame, greet_session
+from cmdlog.cluster.channels.channel_session import ChannelSession, answer_session
 from cmdlog.cluster.copying.copy_client import (
     ANSWERS_MAX,
     CHUNK_BYTES_MIN,
@@ -59,9 +59,7 @@ def scripted(script: Script, *, times: CopyTimes | None = None, says: str = "hel
         if says != "hello":
             connection.end()
             return
-        session = await greet_session(COPY_CHANNEL, connection, copy_credentials(CLUSTER, SOURCE, b"source 1", SECRET))
-        await expect_frame(connection, session, CopyFrameKind.OPEN)
-        connection.write(session.sealer.seal(CopyFrameKind.READY))
+        session = await answer_session(COPY_CHANNEL, connection, copy_credentials(CLUSTER, SOURCE, b"source 1", SECRET))
         answers: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
 
         def take(frame: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cmdlog.cluster.channels.channel_sockets import ChannelSession
+from cmdlog.cluster.channels.channel_session import ChannelSession
 from cmdlog.cluster.channels.sealed_frames import ChannelOpener, ChannelSealer
 from cmdlog.cluster.copying.copy_client import SourceLost
 from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, ChunkData, ChunkPlace, CopyFrameKind

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cmdlog.cluster.channels.channel_sockets import ChannelCredentials, ChannelSession
+from cmdlog.cluster.channels.channel_session import ChannelSession
 from cmdlog.cluster.channels.sealed_frames import ChannelOpener, ChannelSealer
 from cmdlog.cluster.forwarding.call_link import CallLink, OutgoingCall
 from cmdlog.cluster.forwarding.call_receiver import CallReceiver
 from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, NO_KEY, AnswerRow, CallColumns, CallName, CallWindow
 from cmdlog.cluster.transport.framed_connection import FramedConnection
-from cmdlog.cluster.transport.handshake import ClusterName
+from cmdlog.cluster.transport.handshake import ClusterName, HelloCredentials
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.secure_frames import Hello, Link, Peer, Seal, Secret, make_links
 from tests.cluster.transport.fake_transport import FakeTransport
@@ -28,9 +28,9 @@ Settled = tuple[str, object]
 """Of a call: "answered" with its body, or "unsent" or "lost" with the reason."""
 
 
-def credentials(node: int, *, secret: Secret = SECRET, cluster: bytes = CLUSTER) -> ChannelCredentials:
+def credentials(node: int, *, secret: Secret = SECRET, cluster: bytes = CLUSTER) -> HelloCredentials:
     """Of an end."""
-    return ChannelCredentials(ClusterName(cluster), Peer(NodeId(node), b"process%d" % node), secret)
+    return HelloCredentials(ClusterName(cluster), Peer(NodeId(node), b"process%d" % node), secret)
 
 
 def links(session: int = 0) -> tuple[Link, Link]:

@@ -11,15 +11,12 @@ from typing import Any
 
 import pytest
 
-from cmdlog.cluster.channels.channel_sockets import ChannelSession
-from cmdlog.cluster.forwarding.call_channel import CallChannel, answer_session, open_session
+from cmdlog.cluster.forwarding.call_channel import CallChannel
 from cmdlog.cluster.forwarding.call_link import LinkOver, WindowFull
 from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallWindow
 from cmdlog.cluster.transport.peer_network import Endpoint
 from cmdlog.cluster.transport.peer_transport import Address, PeerTls, TransportSettings, make_peer_tls
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.wire.layout import BadFrame
-from tests.cluster.channels.channelkit import Shaken, shake
 from tests.cluster.forwarding.callkit import ROOM, Answers, Placer, calls, credentials
 from tests.cluster.transport.netkit import QUICK, joined, make_node, running
 from tests.cluster.transport.test_peer_transport import is_hung_up_on, tls_files
@@ -226,31 +223,3 @@ def test_thread_that_cannot_reach_the_loop_is_no_error(make: Make) -> None:
     with ours:
         one.channel.take_socket(theirs)
         assert theirs.fileno() == -1
-
-
-def call(*, replay: list[bytes] | None = None) -> Shaken:
-    """From node 1 to node 2."""
-    return shake(
-        lambda connection: open_session(connection, credentials(1), NodeId(2)),
-        lambda connection: answer_session(connection, credentials(2), ROOM),
-        replay=replay,
-    )
-
-
-def test_ends_that_know_each_other_share_a_session() -> None:
-    """The caller learns the window."""
-    caller, called, sent = call()
-    assert isinstance(caller, tuple)
-    session, window = caller
-    assert window == ROOM == CallWindow(1000, 1 << 20)
-    assert isinstance(called, ChannelSession)
-    assert (session.peer.node, called.peer.node) == (2, 1)
-    assert len(sent) == 2
-
-
-def test_recorded_beginning_is_refused() -> None:
-    """The hello of an earlier connection passes, its OPEN does not: the session is another one."""
-    _, _, sent = call()
-    _, ours, _ = call(replay=list(sent))
-    assert isinstance(ours, BadFrame)
-    assert ours.fault.value == "session"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cmdlog.cluster.transport.framed_connection import FramedConnection
-from cmdlog.cluster.transport.handshake import ClusterName, PeerCredentials, Session
+from cmdlog.cluster.transport.handshake import ClusterName, HelloCredentials, PeerCredentials, Session
 from cmdlog.cluster.transport.known_peer import KnownPeer
 from cmdlog.cluster.transport.outbox import Outbox
 from cmdlog.cluster.transport.peer_book import PeerBook
@@ -89,7 +89,7 @@ class PeerBench:
 def credentials(folder: Path, node: NodeId = ONE) -> PeerCredentials:
     """Of a node with a new directory."""
     book: PeerBook = open_book(folder / f"node-{node}", identity_of(node))
-    return PeerCredentials(book, SECRET, Seal.WHOLE, ClusterName(CLUSTER))
+    return PeerCredentials(HelloCredentials(ClusterName(CLUSTER), book.me, SECRET), book, Seal.WHOLE)
 
 
 async def turns(count: int = 10) -> None:

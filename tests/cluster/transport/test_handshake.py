@@ -53,8 +53,8 @@ def test_both_ends_learn_who_the_other_is(tmp_path: Path) -> None:
         answering = asyncio.ensure_future(answer_peer(ends.called, two))
         await ends.carry()
         ours, (theirs, start) = await calling, await answering
-        assert pinned == [two.me] == [ours.peer]
-        assert (theirs.peer, start) == (one.me, one.book.start)
+        assert pinned == [two.hello.me] == [ours.peer]
+        assert (theirs.peer, start) == (one.hello.me, one.book.start)
         assert start.earlier == one.book.start.earlier == (first.start.process,)
         ends.called.write(theirs.controls_out.seal(ControlKind.PINNED, 5))
         await ends.carry()
@@ -140,9 +140,9 @@ def test_answer_in_the_name_of_another_node_is_refused(tmp_path: Path) -> None:
 
         calling = asyncio.ensure_future(call_peer(ends.caller, one, TWO, pin))
         await ends.carry()
-        call = decode_hello(await ends.called.receive(), secret=two.secret, cluster=two.cluster, receiver=TWO)
-        answer = Hello(three.cluster, three.me, ONE, bytes(NONCE_BYTES), echo=call.nonce)
-        ends.called.write(answer.encode(three.secret))
+        call = decode_hello(await ends.called.receive(), secret=two.hello.secret, cluster=two.hello.cluster, receiver=TWO)
+        answer = Hello(three.hello.cluster, three.hello.me, ONE, bytes(NONCE_BYTES), echo=call.nonce)
+        ends.called.write(answer.encode(three.hello.secret))
         await ends.carry()
         with pytest.raises(BadFrame, match="node 3 answers at the address of node 2") as refused:
             await calling
@@ -172,7 +172,7 @@ def test_anything_but_pinned_after_the_hellos_is_refused(tmp_path: Path) -> None
         with pytest.raises(BadFrame) as refused:
             await answering
         assert refused.value.fault is FrameFault.MALFORMED
-        assert replace(session).peer == two.me
+        assert replace(session).peer == two.hello.me
 
     asyncio.run(body())
 
@@ -187,6 +187,6 @@ def test_refusals_that_are_no_errors_of_ours_say_nothing(tmp_path: Path) -> None
         with pytest.raises(OSError, match="gone"), naming_refusals(ends.caller, sessions()[0]):
             raise OSError("gone")
         assert ends.from_caller.written == b""
-        assert one.me.node == ONE
+        assert one.hello.me.node == ONE
 
     asyncio.run(body())
