@@ -17,7 +17,7 @@ from typing import Any, Final
 from cmdlog.cluster.transport.peer_transport import LinkStatus
 from cmdlog.member.consensus import Consensus
 from cmdlog.member.leading.leadership import Leadership, Standing
-from cmdlog.member.lost_majority.survivors import end_of
+from cmdlog.member.lost_majority.unsafe_recovery import end_of
 from cmdlog.member.member_ground import MemberState
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.telemetry.cluster_metrics import ClusterReading, MemberReadiness

@@ -20,8 +20,7 @@ from cmdlog.cluster.transport.peer_book import PeerBook
 from cmdlog.cluster.transport.peer_network import Endpoint, PeerNetwork
 from cmdlog.cluster.transport.peer_transport import LinkStatus, TransportSettings
 from cmdlog.member.entry_reader import EntryReader
-from cmdlog.member.lost_majority.forced_epoch import name_of
-from cmdlog.member.lost_majority.left_behind import members_left_behind
+from cmdlog.member.lost_majority.forced_epoch import members_left_behind, name_of
 from cmdlog.member.member_code import MemberCode, Program
 from cmdlog.member.member_ground import MemberGround
 from cmdlog.member.member_roll import MemberRoll

@@ -24,8 +24,7 @@ from typing import Final
 
 from cmdlog.raft.configuration import Configuration
 from cmdlog.raft.errors import BadConfiguration
-from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_NORMAL, SIZE_UNKNOWN, Entries, HardState, SnapshotDescriptor
-from cmdlog.raft.values import value
+from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_NORMAL, SIZE_UNKNOWN, Entries, HardState, SnapshotDescriptor, value
 from cmdlog.wal.ids import Index, Term
 
 _NORMAL_BYTE: Final = bytes([KIND_NORMAL])

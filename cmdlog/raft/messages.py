@@ -3,6 +3,10 @@
 One rule: values only; nothing here decides. A message names sender, receiver and the sender's term; which group it belongs to is
 said by the frame around it (`codec`), because one connection carries all groups of a node.
 
+What is made per message is a `@value`: the type checker holds that it is never changed, and only the type checker. A frozen
+dataclass costs 1.3 to 2 us to make, four times a plain one, and several are made for every entry that is proposed by itself. What
+is made rarely stays a frozen dataclass.
+
 Entries travel in columns, never as one object each: the work of a message is then one slice per column, whatever the batch.
 Ranges of indexes are first..last, both included, as in the paper.
 """
@@ -12,10 +16,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar, dataclass_transform
 
 from cmdlog.raft.configuration import Configuration, NodeId
-from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, PartitionId, Term
 
 NO_TERM: Final = Term(0)
@@ -26,6 +29,15 @@ KIND_EMPTY: Final = 1  # the entry that every leader begins its term with (paper
 KIND_CONFIGURATION: Final = 2  # payload: Configuration.to_bytes()
 SIZE_UNKNOWN: Final = -1
 ENTRY_KINDS: Final = (KIND_NORMAL, KIND_EMPTY, KIND_CONFIGURATION)
+
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def value(cls: type[T]) -> type[T]:
+    """A dataclass with slots, compared and hashed by its fields."""
+    return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 @value

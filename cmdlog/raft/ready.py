@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.raft.entries import Completion
-from cmdlog.raft.messages import Entries, HardState, Message, SnapshotDescriptor
+from cmdlog.raft.messages import Entries, HardState, Message, SnapshotDescriptor, value
 from cmdlog.raft.progress import Sending
-from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, Term
 
 

@@ -27,7 +27,7 @@ from cmdlog.wal.format.control_record import (
 from cmdlog.wal.format.json_reader import whole_number
 from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark, decode_empty, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
-from cmdlog.wal.term_table import TermTable, table_of_json, table_to_json
+from cmdlog.wal.term_table import TermTable
 
 _BATCH: Final = RecordKind.BATCH  # looked up once: in Python 3.11 that costs more than the comparison
 _CHECKPOINT: Final = RecordKind.CHECKPOINT
@@ -114,16 +114,51 @@ class GroupState:
     def from_checkpoint(cls, record: Record) -> GroupState:
         """Raises: BadRecord."""
         with naming_record(record):
-            return _from_json(record.json())
+            return cls.from_json(record.json())
 
     def to_json(self) -> dict[str, Any]:
         """The payload of a CHECKPOINT."""
-        return _to_json(self)
+        return {
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "vote": self.vote,
+            "configurations": [[stated.index, stated.term, stated.value] for stated in self.configurations],
+            "schema": _stated_to_json(self.schema, self.commit),
+            "environment": _stated_to_json(self.environment, self.commit),
+            **({"commit_term": self.commit_term} if self.commit and self.commit_term != self.term else {}),
+            **({"shape": _stated_to_json(self.shape, self.commit)} if self.shape is not None else {}),
+            **({"faults": _stated_to_json(self.faults, self.commit)} if self.faults is not None else {}),
+            **(
+                {"members": [_stated_to_json(stated, self.commit) for _, stated in sorted(self.members.items())]}
+                if self.members
+                else {}
+            ),
+            "catalogs": [[c.index, c.stated_block, c.used_block, c.value] for _, c in sorted(self.catalogs.items())],
+            "snapshots": self.snapshots,
+            "terms": self.terms.rows,
+        }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> GroupState:
         """Raises: BadRecord; ValueError, KeyError, TypeError."""
-        return _from_json(value)
+        catalogs = [LoggedCatalog(index, of, stated, used) for index, stated, used, of in value["catalogs"]]
+        return cls(
+            **{name: whole_number(value[name]) for name in _NUMBERS},
+            vote=value["vote"],
+            configurations=[Stated(*parts) for parts in value["configurations"]],
+            schema=_stated_json(value["schema"]),
+            environment=_stated_json(value["environment"]),
+            commit_term=int(value.get("commit_term", value["term"] if value["commit"] else 0)),
+            shape=_stated_json(value.get("shape")),
+            members={
+                ClusterMember.from_json(parts[2]).node: stated
+                for parts in value.get("members", ())
+                if (stated := _stated_json(parts))
+            },
+            faults=_stated_json(value.get("faults")),
+            catalogs={CatalogVersion.from_json(catalog.value).version: catalog for catalog in catalogs},
+            snapshots=value["snapshots"],
+            terms=TermTable(int(value["last_index"]), [(int(index), int(term)) for index, term in value["terms"]]),
+        )
 
 
 class GroupStates:
@@ -215,7 +250,7 @@ class GroupStates:
             state = self.by_partition[partition]
             _drop_catalogs(state, oldest_block, catalogs_kept)
             records.append(
-                encode_json(_CHECKPOINT, _to_json(state), partition=partition, term=state.term, index=state.last_index)
+                encode_json(_CHECKPOINT, state.to_json(), partition=partition, term=state.term, index=state.last_index)
             )
         return records
 
@@ -298,49 +333,6 @@ def _drop_catalogs(state: GroupState, oldest_block: int, kept: int) -> None:
         for version, catalog in state.catalogs.items()
         if version in newest or max(catalog.used_block, catalog.stated_block) >= oldest_block
     }
-
-
-def _to_json(state: GroupState) -> dict[str, Any]:
-    return {
-        **{name: getattr(state, name) for name in _NUMBERS},
-        "vote": state.vote,
-        "configurations": [[stated.index, stated.term, stated.value] for stated in state.configurations],
-        "schema": _stated_to_json(state.schema, state.commit),
-        "environment": _stated_to_json(state.environment, state.commit),
-        **({"commit_term": state.commit_term} if state.commit and state.commit_term != state.term else {}),
-        **({"shape": _stated_to_json(state.shape, state.commit)} if state.shape is not None else {}),
-        **({"faults": _stated_to_json(state.faults, state.commit)} if state.faults is not None else {}),
-        **(
-            {"members": [_stated_to_json(stated, state.commit) for _, stated in sorted(state.members.items())]}
-            if state.members
-            else {}
-        ),
-        "catalogs": [[c.index, c.stated_block, c.used_block, c.value] for _, c in sorted(state.catalogs.items())],
-        "snapshots": state.snapshots,
-        "terms": table_to_json(state.terms),
-    }
-
-
-def _from_json(value: dict[str, Any]) -> GroupState:
-    catalogs = [LoggedCatalog(index, of, stated, used) for index, stated, used, of in value["catalogs"]]
-    return GroupState(
-        **{name: whole_number(value[name]) for name in _NUMBERS},
-        vote=value["vote"],
-        configurations=[Stated(*parts) for parts in value["configurations"]],
-        schema=_stated_json(value["schema"]),
-        environment=_stated_json(value["environment"]),
-        commit_term=int(value.get("commit_term", value["term"] if value["commit"] else 0)),
-        shape=_stated_json(value.get("shape")),
-        members={
-            ClusterMember.from_json(parts[2]).node: stated
-            for parts in value.get("members", ())
-            if (stated := _stated_json(parts))
-        },
-        faults=_stated_json(value.get("faults")),
-        catalogs={CatalogVersion.from_json(catalog.value).version: catalog for catalog in catalogs},
-        snapshots=value["snapshots"],
-        terms=table_of_json(value.get("terms"), last_index=int(value["last_index"]), last_term=int(value["last_term"])),
-    )
 
 
 def _stated_json(parts: list[Any] | None) -> Stated | None:

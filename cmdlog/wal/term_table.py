@@ -13,7 +13,7 @@ A table that begins after *i* still knows that the entry is in when its first te
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -87,14 +87,3 @@ def judge_call(places: CallPlaces, terms: Mapping[int, TermTable]) -> CallVerdic
     return next(
         (verdict for verdict in (CallVerdict.OUT, CallVerdict.UNKNOWN, CallVerdict.OPEN) if verdict in found), CallVerdict.IN
     )
-
-
-def table_to_json(table: TermTable) -> list[list[int]]:
-    """As a checkpoint states it."""
-    return [list(row) for row in table.rows]
-
-
-def table_of_json(rows: Iterable[Iterable[int]] | None, *, last_index: int, last_term: int) -> TermTable:
-    """The inverse; without a row it is that of the last entry. Raises: ValueError."""
-    found = [(int(index), int(term)) for index, term in rows or ()]
-    return TermTable(last_index, found) if found else TermTable.beginning(last_index, last_term)

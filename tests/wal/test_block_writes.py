@@ -15,9 +15,9 @@ import pytest
 from cmdlog.wal.errors import Wedged
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.log import Log
-from cmdlog.wal.writing.block_writes import BlockWrites
+from cmdlog.wal.writing.block_writes import BlockWrites, ThreadFile
 from tests.waiting import wait_for
-from tests.wal.logkit import NODE, ListSource, create, generations, numbers_in, sim
+from tests.wal.logkit import NODE, ListSource, append, create, generations, numbers_in, sim
 from tests.wal.sim.simfiles import Fault, Operation, SimDirectWriter, SimFiles
 from tests.wal.threadkit import WAIT_S, WaitSource
 
@@ -376,3 +376,42 @@ def test_a_long_work_keeps_nobody_from_the_disk() -> None:
     source.put(1)
     assert log.run_turn(lambda: source.wait(lambda: source.acknowledged == [1]))
     log.close()
+
+
+def async_log(files: SimFiles) -> tuple[Log, ListSource]:
+    """A log without threads, none of whose blocks is synced before `run_background_work`."""
+    log, source = Log.open(files, NODE, generation=generations(2000)), ListSource()
+    log.start(source, threads=0, sync="async")
+    return log, source
+
+
+def test_one_sync_covers_every_block_that_was_left() -> None:
+    """Three blocks are written; the flush makes all of them durable with one sync, and a second flush has nothing to do."""
+    log, source = async_log(sim())
+    for number in range(3):
+        append(log, source, [number])
+    before = log.status()
+    assert isinstance(before["syncs"], int)
+    log._running._writes.flush()
+    after = log.status()
+    assert after["syncs"] == before["syncs"] + 1
+    assert after["durable_block"] == before["written_block"]
+    log._running._writes.flush()
+    assert log.status()["syncs"] == after["syncs"]
+    assert numbers_in(log) == [0, 1, 2]
+
+
+def test_failed_sync_wedges_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was left is not durable then, and nothing is written any more."""
+    log, source = async_log(sim())
+    append(log, source, [1])
+
+    def broken(own: ThreadFile, placed: object) -> object:
+        raise OSError(5, "planted")
+
+    monkeypatch.setattr(ThreadFile, "of_block", broken)
+    log._running._writes.flush()
+    assert "planted" in str(log._running.error)
+    assert len(source.errors) == 1
+    with pytest.raises(Wedged):
+        append(log, source, [2])

@@ -6,6 +6,10 @@ refused by name by this node, and it by them; they return as new lives of their 
 
 All groups get one epoch in one round. A crash may leave a prefix of that round in the log: `resume` completes it before this node
 speaks with anybody, since what was forced in one group is not to be taken back.
+
+Which survivor holds the most is judged by the ends of the logs alone, as in an election (Raft paper, section 5.4.1): a better end
+never holds less of what was committed. All groups must agree: one survivor may be ahead in one group and another one elsewhere;
+then none has all.
 """
 
 from __future__ import annotations
@@ -19,15 +23,17 @@ import structlog
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.member.lost_majority.forced_epoch import StatedEpoch, groups_left_out, latest_epoch
-from cmdlog.member.lost_majority.survivors import SurvivorEnds, better_ends, end_of
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft import RaftCore, Refusal
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.raft.quorum import has_quorum
-from cmdlog.wal.ids import PartitionId
+from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
 
 log = structlog.get_logger("cmdlog.cluster")
+
+Ends = Mapping[int, tuple[int, int]]
+"""By group the last term and index of a survivor."""
 
 EPOCH_BITS: Final = 61
 HINT: Final = (
@@ -60,7 +66,7 @@ class UnsafeRecovery:
         With `force` a lesser survivor is taken, and one that reaches a majority. The entries are on their way to the disk on
         return. Repeated when it is done, it answers `already`. Raises: UnsafeRecoveryRefused.
         """
-        others = [_survivor(value) for value in survivors]
+        others = dict(map(_survivor, survivors))
         with self._driver.lock:
             answer: dict[str, Any] = self._driver.ask_groups(
                 lambda groups: self._force(groups, others, yes_lose=yes_lose, force=force)
@@ -80,7 +86,7 @@ class UnsafeRecovery:
             log.warning("forced_recovery_resumed", groups=left, epoch=epoch)
             _force_groups(groups, left, epoch)
 
-    def _force(self, groups: RaftGroups, others: Sequence[SurvivorEnds], *, yes_lose: bool, force: bool) -> dict[str, Any]:
+    def _force(self, groups: RaftGroups, others: Mapping[int, Ends], *, yes_lose: bool, force: bool) -> dict[str, Any]:
         cores = groups.cores
         if all(_is_done(core) for core in cores.values()):
             return self._report(groups, already=True, lost=[])
@@ -91,10 +97,10 @@ class UnsafeRecovery:
         epoch = 1 + secrets.randbits(EPOCH_BITS)
         self._network.enter_epoch(epoch)
         _force_groups(groups, sorted(cores), epoch)
-        log.error("forced_recovery", epoch=epoch, lost=lost, force=force, survivors=[one.node for one in others])
+        log.error("forced_recovery", epoch=epoch, lost=lost, force=force, survivors=list(others))
         return self._report(groups, already=False, lost=lost)
 
-    def _check(self, cores: Mapping[PartitionId, RaftCore], others: Sequence[SurvivorEnds], *, force: bool) -> None:
+    def _check(self, cores: Mapping[PartitionId, RaftCore], others: Mapping[int, Ends], *, force: bool) -> None:
         """Every group is asked before the first is changed. Raises: UnsafeRecoveryRefused."""
         for group, core in sorted(cores.items()):
             if core.leader is not None:
@@ -113,8 +119,8 @@ class UnsafeRecovery:
             raise UnsafeRecoveryRefused(
                 "quorum_reachable", f"nodes {', '.join(map(str, sorted(near)))} are connected, and can elect a leader"
             )
-        mine = SurvivorEnds(self._node, {int(group): end_of(core) for group, core in cores.items()})
-        if better := better_ends(mine, others):
+        mine = {int(group): end_of(core) for group, core in cores.items()}
+        if better := better_ends(self._node, mine, others):
             raise UnsafeRecoveryRefused("lesser_survivor", "; ".join(better))
 
     def _report(self, groups: RaftGroups, *, already: bool, lost: Sequence[int]) -> dict[str, Any]:
@@ -144,8 +150,27 @@ def _stated_epoch(core: RaftCore) -> StatedEpoch:
     return StatedEpoch(int(core.log.term_at(at) or 0), configuration.epoch)
 
 
-def _survivor(value: Mapping[str, Any]) -> SurvivorEnds:
+def _survivor(value: Mapping[str, Any]) -> tuple[int, Ends]:
     try:
-        return SurvivorEnds.from_json(value)
+        return int(value["node"]), {int(group): (int(end[0]), int(end[1])) for group, end in value["ends"].items()}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UnsafeRecoveryRefused("bad_survivor", f"a survivor is a node and its ends, not {value!r}: {error}") from None
+
+
+def end_of(core: RaftCore) -> tuple[int, int]:
+    """Term and index of the last entry: what survivors of a lost majority are compared by."""
+    return int(core.log.last_term), int(core.log.last)
+
+
+def better_ends(node: int, mine: Ends, others: Mapping[int, Ends]) -> list[str]:
+    """Where another survivor holds more than this node, as text; empty when `mine` is the best, or as good as it."""
+    found = []
+    for other, ends in sorted(others.items()):
+        for group, (term, index) in sorted(ends.items()):
+            own_term, own_index = mine.get(group, (0, 0))
+            if (term, index) > (own_term, own_index):
+                name = "the cluster group" if group == CLUSTER_GROUP else f"partition {group}"
+                found.append(
+                    f"node {other} ends {name} at term {term} index {index}, node {node} at term {own_term} index {own_index}"
+                )
+    return found

@@ -163,11 +163,7 @@ class AdmissionWish:
             if (why := asked.why_not()) != said:
                 said = why
                 log.info("copy_waits", why=why)
-            self.rest(pauses.after(why), {"copy": "ABSENT", "why": why})
-
-    def rest(self, seconds: float, report: Mapping[str, Any]) -> None:
-        """Waits, and reports meanwhile. Raises: what the report of progress raises."""
-        rest_until(self._ground, seconds, report)
+            rest_until(self._ground, pauses.after(why), {"copy": "ABSENT", "why": why})
 
 
 def rest_until(ground: RejoinGround, seconds: float, report: Mapping[str, Any]) -> None:

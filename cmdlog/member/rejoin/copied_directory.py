@@ -9,10 +9,14 @@ removed and made again; only the copied snapshots are moved, once, as a whole fo
     peers      what the source and this node's old directory had met of the other nodes
     log        fresh; it begins with a CHECKPOINT of every group, with the votes that this node's old directory still showed
     instance   the directory is a node
+
+A vote is never forgotten while a file of the old directory shows it. The cluster does not rely on that, since the copied node
+begins a new life that votes only after it was admitted again; but what costs nothing is kept.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import asdict, dataclass, replace
@@ -22,22 +26,23 @@ import structlog
 
 from cmdlog.cluster.copying.copy_values import CopyManifest
 from cmdlog.cluster.transport.peer_book import PeerRecord, begin_book, newer_records, read_peers
-from cmdlog.member.rejoin.copied_files import CopiedFiles
-from cmdlog.member.rejoin.kept_votes import NO_VOTE, newer_vote
-from cmdlog.member.rejoin.own_snapshots import newest_of, take_over_snapshots
+from cmdlog.member.rejoin.copied_files import CopiedFiles, newest_of, take_over_snapshots
 from cmdlog.member.rejoin.quarantine_folder import QUARANTINE_FOLDER
-from cmdlog.member.rejoin.rejoin_record import Votes
+from cmdlog.member.rejoin.rejoin_record import Vote, Votes
 from cmdlog.operator_error import full_text
 from cmdlog.raft.configuration import NodeId
-from cmdlog.wal.directory.instance import FOLDERS, INSTANCE_NAME, Identity, load_instance, write_marker
+from cmdlog.wal.directory.instance import FOLDERS, INSTANCE_NAME, LOG_FOLDER, Identity, load_instance, write_marker
 from cmdlog.wal.directory.lock import DirectoryLock
 from cmdlog.wal.errors import Foreign, WalError
 from cmdlog.wal.fault_log import FAULTS_FOLDER, FaultLog, FaultRecord
 from cmdlog.wal.fault_record import BadFaultLog, decode_fault
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog
+from cmdlog.wal.hard_state import read_hardstate
 from cmdlog.wal.log import Log
 from replay.log.known_failures import carried_fault
+from replay.log.source import fold_end, open_source
 from replay.recover.to_directory import FIRST_RECORDS_BLOCK, end_at
 from replay.results import PartitionResult
 from replay.state.trust import STATE_FOLDER, Trust, state_path
@@ -45,6 +50,7 @@ from snapshot.catalog import FOLDER as SNAPSHOTS
 from snapshot.catalog import Snapshot, restore
 
 MADE_BY: Final = "copy"  # in `creating.json`
+NO_VOTE: Final[Vote] = (0, None)
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -176,3 +182,26 @@ def _sweep_unfinished(files: Files, directory: str) -> None:
     if not files.exists(os.path.join(directory, FAULTS_FOLDER)):
         files.mkdir(os.path.join(directory, FAULTS_FOLDER))
     files.fsync_dir(directory)
+
+
+def read_votes(files: Files, directory: str) -> Votes:
+    """Term and vote of every group, from the hard state file and from the log. {}: neither can be read."""
+    noted, logged = _noted_votes(files, directory), _logged_votes(files, directory)
+    return {group: newer_vote(noted.get(group, NO_VOTE), logged.get(group, NO_VOTE)) for group in sorted({*noted, *logged})}
+
+
+def newer_vote(known: Vote, other: Vote) -> Vote:
+    """The higher term holds, with its vote; in the same term a vote holds against none."""
+    return other if other[0] > known[0] or (other[0] == known[0] and known[1] is None) else known
+
+
+def _noted_votes(files: Files, directory: str) -> Votes:
+    with contextlib.suppress(WalError, OSError, ValueError, KeyError):
+        return dict(read_hardstate(files, os.path.join(directory, LOG_FOLDER))[0].votes)
+    return {}
+
+
+def _logged_votes(files: Files, directory: str) -> Votes:
+    with contextlib.suppress(WalError, OSError, BadRecord):
+        return dict(fold_end(open_source(files, directory, accept_data_loss=True)).votes)
+    return {}

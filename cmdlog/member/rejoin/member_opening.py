@@ -1,7 +1,17 @@
 """The opening of a member's directory: as it is, or after a copy has made it again.
 
-One rule: the table in `start_decision` decides. A directory that turns out to be damaged is copied once, and only while another
-node of the cluster answers that it has begun; else the damage is the error of the start, as on a node alone.
+One rule: this table decides. It is tried from the top; exactly one row holds.
+
+    tombstone   rejoin.json   instance.json   peers             then
+    yes         -             -               -                 REFUSE   the cluster has removed this node
+    no          yes           -               -                 RESUME   a copy is wanted, or under way
+    no          no            yes             -                 OPEN     as it is; damaged, and a peer has begun: COPY
+    no          no            no              one has begun     COPY     the disk is new, or was emptied
+    no          no            no              none has begun    CREATE   the first start of a new cluster
+
+A tombstone that lies beside `rejoin.json` still refuses: the cluster has said no. A directory that turns out to be damaged is
+copied once, and only while another node of the cluster answers that it has begun; else the damage is the error of the start, as
+on a node alone.
 
 Another node's directory is refused before anything is asked or changed. Its life is not this node's, so the cluster would say
 that it was replaced, and a healthy copy of the data would go into quarantine.
@@ -10,8 +20,10 @@ that it was replaced, and a healthy copy of the data would go into quarantine.
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -21,7 +33,6 @@ from cmdlog.member.rejoin.admission import ASK_EVERY_S, AdmissionWish, AskedClus
 from cmdlog.member.rejoin.rejoin_ground import RejoinGround, connect_by
 from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState
 from cmdlog.member.rejoin.rejoin_steps import INCARNATION_BYTES, RejoinSteps
-from cmdlog.member.rejoin.start_decision import StartFacts, StartVerdict, decide_start
 from cmdlog.member.rejoin.tombstone import read_tombstone
 from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.wal.directory.instance import INSTANCE_NAME, load_instance
@@ -39,6 +50,31 @@ DAMAGE_KINDS: Final = frozenset(error.__name__ for error in DAMAGE)  # as a repl
 N = TypeVar("N")
 
 log = structlog.get_logger("cmdlog.cluster")
+
+
+class OpeningVerdict(enum.Enum):
+    """What a start does with its directory."""
+
+    REFUSE = "refuse"
+    RESUME = "resume"
+    OPEN = "open"
+    COPY = "copy"
+    CREATE = "create"
+
+
+def decide_start(
+    *, has_tombstone: bool, has_rejoin: bool, has_instance: bool, has_begun: bool | None = None
+) -> OpeningVerdict | None:
+    """The row that holds; None: the peers have to be asked first whether one has begun."""
+    if has_tombstone:
+        return OpeningVerdict.REFUSE
+    if has_rejoin:
+        return OpeningVerdict.RESUME
+    if has_instance:
+        return OpeningVerdict.OPEN
+    if has_begun is None:
+        return None
+    return OpeningVerdict.COPY if has_begun else OpeningVerdict.CREATE
 
 
 def open_own(ground: RejoinGround, open_node: Callable[[], N]) -> N:
@@ -70,18 +106,18 @@ def prepare_directory(ground: RejoinGround) -> None:
     """
     files, directory = ground.files, ground.directory
     tombstone, record = read_tombstone(files, directory), RejoinFile(files, directory).read_record()
-    facts = StartFacts(tombstone is not None, record is not None, files.exists(os.path.join(directory, INSTANCE_NAME)))
+    has_instance = files.exists(os.path.join(directory, INSTANCE_NAME))
+    decide = partial(decide_start, has_tombstone=tombstone is not None, has_rejoin=record is not None, has_instance=has_instance)
     incarnation = os.urandom(INCARNATION_BYTES)
-    if (verdict := decide_start(facts)) is None:
-        verdict = decide_start(facts, has_begun=_ask_peers(ground, incarnation).has_begun)
-    if verdict is StartVerdict.REFUSE and tombstone is not None:
+    verdict = decide() or decide(has_begun=_ask_peers(ground, incarnation).has_begun)
+    if verdict is OpeningVerdict.REFUSE and tombstone is not None:
         raise tombstone.error(directory)
-    if verdict is StartVerdict.COPY:
+    if verdict is OpeningVerdict.COPY:
         why = "the directory holds no node, and the cluster has begun"
         record = RejoinRecord(RejoinState.WANTED, RejoinReason.EMPTY, why, incarnation=incarnation)
     if record is not None:
         with contextlib.closing(_owned(ground)) as owner:
-            if verdict is StartVerdict.COPY:
+            if verdict is OpeningVerdict.COPY:
                 RejoinFile(files, directory).write_record(record)
             RejoinSteps(ground, owner).make_node(record)
 

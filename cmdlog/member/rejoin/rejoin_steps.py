@@ -20,16 +20,9 @@ import structlog
 
 from cmdlog.cluster.copying.copy_values import CopyManifest
 from cmdlog.member.rejoin.admission import AdmissionWish, AskPauses, LifeOver, Neighbours, rest_until
-from cmdlog.member.rejoin.copied_directory import (
-    CopyToMake,
-    begin_directory,
-    is_complete,
-    make_directory,
-)
-from cmdlog.member.rejoin.copied_files import CopiedFiles
+from cmdlog.member.rejoin.copied_directory import CopyToMake, begin_directory, is_complete, make_directory, read_votes
+from cmdlog.member.rejoin.copied_files import CopiedFiles, check_chains
 from cmdlog.member.rejoin.copy_fetch import AdmissionLost, CopyFetch, in_order
-from cmdlog.member.rejoin.kept_votes import read_votes
-from cmdlog.member.rejoin.own_snapshots import check_chains
 from cmdlog.member.rejoin.quarantine_folder import new_quarantine_name, quarantine_parts
 from cmdlog.member.rejoin.rejoin_ground import RejoinGround
 from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinRecord, RejoinState

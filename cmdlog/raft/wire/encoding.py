@@ -33,8 +33,8 @@ from cmdlog.raft.messages import (
     TimeoutNow,
     VoteReply,
     VoteRequest,
+    value,
 )
-from cmdlog.raft.values import value
 from cmdlog.raft.wire.layout import (
     ENTRIES_MAX,
     KEPT_BYTES_MAX,

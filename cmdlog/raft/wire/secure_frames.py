@@ -66,12 +66,12 @@ HELLO_FIELDS: Final = (
     ("receiver", "Q"),
     ("nonce", "16s"),
     ("echo", "16s"),
+    ("earlier_count", "H"),
+    ("earlier", f"{EARLIER_MAX * PROCESS_BYTES}s"),
 )
-EARLIER_FIELDS: Final = (("earlier_count", "H"), ("earlier", f"{EARLIER_MAX * PROCESS_BYTES}s"))
 LENGTH: Final = layout(LENGTH_FIELDS)
 LINK: Final = layout(LINK_FIELDS)
 HELLO: Final = layout(HELLO_FIELDS)
-EARLIER: Final = layout(EARLIER_FIELDS)
 FRONT: Final = layout((*LENGTH_FIELDS, ("link", f"{LINK.size}s"), *ORDER_FIELDS))
 TRAILER: Final = layout((("crc", "I"), ("mac", f"{MAC_BYTES}s")))
 FRAME_BYTES_MIN: Final = FRONT.size + TRAILER.size
@@ -301,9 +301,9 @@ class Hello:
         """One frame."""
         sender = self.sender
         body = HELLO.pack(
-            HELLO_MAGIC, self.version, self.cluster, sender.node, sender.incarnation, self.receiver, self.nonce, self.echo
-        )
-        body += EARLIER.pack(len(self.earlier), b"".join(self.earlier))
+            HELLO_MAGIC, self.version, self.cluster, sender.node, sender.incarnation, self.receiver, self.nonce, self.echo,
+            len(self.earlier), b"".join(self.earlier),
+        )  # fmt: skip
         front = LENGTH.pack(LENGTH.size + len(body) + MAC_BYTES) + body
         return front + _hello_mac(front, secret)
 
@@ -315,7 +315,7 @@ def decode_hello(frame: bytes, *, secret: Secret, cluster: bytes, receiver: Node
     """
     if not LENGTH.size + HELLO.size + MAC_BYTES <= len(frame) <= HELLO_BYTES_MAX or LENGTH.unpack_from(frame)[0] != len(frame):
         raise BadFrame(FrameFault.LENGTH, f"hello of {len(frame)} bytes")
-    magic, version, theirs, sender, incarnation, to, nonce, echoed = HELLO.unpack_from(frame, LENGTH.size)
+    magic, version, theirs, sender, incarnation, to, nonce, echoed, count, starts = HELLO.unpack_from(frame, LENGTH.size)
     if magic != HELLO_MAGIC:
         raise BadFrame(FrameFault.MAGIC, magic.hex())
     if theirs != cluster:
@@ -328,7 +328,10 @@ def decode_hello(frame: bytes, *, secret: Secret, cluster: bytes, receiver: Node
         raise BadFrame(FrameFault.SESSION, "answers another call")
     if not version:
         raise BadFrame(FrameFault.VERSION, "0")
-    return Hello(theirs, Peer(sender, incarnation), to, nonce, echoed, version, _decode_earlier(frame))
+    if count > EARLIER_MAX:
+        raise BadFrame(FrameFault.LENGTH, f"hello with {count} earlier starts")
+    earlier = tuple(starts[PROCESS_BYTES * each : PROCESS_BYTES * (each + 1)] for each in range(count))
+    return Hello(theirs, Peer(sender, incarnation), to, nonce, echoed, version, earlier)
 
 
 def make_links(call: Hello, answer: Hello, secret: Secret, seal: Seal) -> tuple[Link, Link]:
@@ -338,17 +341,6 @@ def make_links(call: Hello, answer: Hello, secret: Secret, seal: Seal) -> tuple[
     session = mac.digest()[:SESSION_BYTES]
     there = Link(call.cluster, call.sender, answer.sender, session, seal)
     return there, Link(call.cluster, answer.sender, call.sender, session, seal)
-
-
-def _decode_earlier(frame: bytes) -> tuple[bytes, ...]:
-    """Nothing from a program that does not say it. Raises: BadFrame."""
-    at = LENGTH.size + HELLO.size
-    if len(frame) < at + EARLIER.size + MAC_BYTES:
-        return ()
-    count, processes = EARLIER.unpack_from(frame, at)
-    if count > EARLIER_MAX:
-        raise BadFrame(FrameFault.LENGTH, f"hello with {count} earlier starts")
-    return tuple(processes[PROCESS_BYTES * each : PROCESS_BYTES * (each + 1)] for each in range(count))
 
 
 def _hello_mac(front: bytes, secret: Secret) -> bytes:

@@ -3,6 +3,9 @@
 One rule: a block has one of two writers, and `start` decides which. One that is alone, and whose thread has other work, goes to
 the direct writer: it is *started*, and on its way during that work. All others are written and synced by the threads that took
 them, side by side. Until a started block has landed no other thread writes to its file; a thread that must finishes it first.
+
+Blocks that are written and left without a sync of their own get one for all, `flush`. What it covers is read before it begins: a
+block that is written during it waits for the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.system.write_thread import DirectWriter
 from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock
-from cmdlog.wal.writing.watermarks import Watermarks
+from cmdlog.wal.writing.watermarks import RingSettings, Watermarks
 
 _ITSELF: Final = 0  # up to where the sync of a block reaches that brings nothing else to the disk
 
@@ -57,16 +60,20 @@ class BlockWrites:
     """Any thread; methods marked *locked* under the ring's lock, the others without it."""
 
     def __init__(
-        self, open_direct: Callable[[], DirectWriter | None], marks: Watermarks, window: SyncWindow, times: SyncTimes, *,
-        early: bool, clock: Callable[[], float], idle: Callable[[], None], wedge: Callable[[WalError], None],
+        self, files: Files, marks: Watermarks, settings: RingSettings, *, start: int, idle: Callable[[], None],
+        wedge: Callable[[WalError], None],
     ) -> None:  # fmt: skip
-        """`open_direct` is called once, `idle` under the lock when nothing is in flight, `wedge` without it."""
-        self._open_writer, self._lock, self._marks, self._window, self._times = open_direct, marks.lock, marks, window, times
-        self._early, self._clock, self._idle, self._wedge = early, clock, idle, wedge
+        """`start`: the log's last block. `idle` is called under the lock when nothing is in flight, `wedge` without it."""
+        self._files, self._lock, self._marks, self._clock = files, marks.lock, marks, settings.clock
+        self.window = SyncWindow(settings.async_window_s, wanted=start)
+        self.times = SyncTimes(settings.timed)
+        self._early, self._idle, self._wedge = settings.early, idle, wedge
         self._started: tuple[PlacedBlock, float] | None = None  # and since when
         self._landing = threading.Lock()
         self._direct: DirectWriter | None = None
         self._direct_asked = False
+        self._flushing = threading.Lock()  # one sync at a time
+        self._flushed = ThreadFile(files)
         self.in_flight = self.blocks = self.block_bytes = 0
         self.last_done = 0.0
 
@@ -107,9 +114,9 @@ class BlockWrites:
             return False  # an answer may rest on it before it is durable: it must be in the page cache
         if self.in_flight != 1:
             return False  # another thread is writing to the file: syncs of several blocks take place side by side
-        if placed.number > self._window.wanted:
+        if placed.number > self.window.wanted:
             return False  # no caller waits for it: a later sync covers it
-        if self._window.open or self._marks.any_left:
+        if self.window.open or self._marks.any_left:
             return False  # its sync must cover those that were left, and a direct write makes only itself durable
         if placed.beside is not None:
             return False  # it counts when a vote is durable too
@@ -140,6 +147,24 @@ class BlockWrites:
         else:
             self._wedge(failure)
 
+    def flush(self) -> None:
+        """Everything written so far is durable on return, unless the log is wedged."""
+        with self._flushing:
+            with self._lock:
+                upto, pending = self._marks.written, self.window.close()
+            for placed in pending:
+                begin = self._clock()
+                try:
+                    self._flushed.of_block(placed).fdatasync()
+                except (WalError, OSError) as error:
+                    self._wedge(wal_error(error, f"syncing {placed.path}"))
+                    return
+                with self._lock:
+                    self.times.add(self._clock() - begin)
+            with self._lock:
+                self._marks.synced(upto)
+        self._marks.deliver()
+
     def under_way_s(self, now: float) -> float | None:
         """For how long the block that was started is on its way; None when none is."""
         started = self._started
@@ -151,17 +176,18 @@ class BlockWrites:
             self._started = None
             if self._direct is not None:
                 self._direct.close()
+        self._flushed.close()
 
     def _open_direct(self) -> DirectWriter | None:
         if not self._direct_asked:
-            self._direct, self._direct_asked = self._open_writer(), True
+            self._direct, self._direct_asked = self._files.open_direct_writer(), True
         return self._direct
 
     def _note_written(self, placed: PlacedBlock) -> int | None:
         """Announces the block as written. Up to where its sync will reach; None when it is left without one."""
         with self._lock:
             self._marks.wrote(placed.number)
-            upto = self._marks.written if placed.number <= self._window.wanted else None
+            upto = self._marks.written if placed.number <= self.window.wanted else None
         if upto is not None and self._early:
             self._marks.deliver()
         return upto
@@ -176,18 +202,18 @@ class BlockWrites:
             self.in_flight -= 1
             self.last_done = now
             if upto is not None:
-                self._times.add(seconds)
+                self.times.add(seconds)
             if seconds is not None:
-                self._times.smooth(seconds)
+                self.times.smooth(seconds)
             if self._marks.error is not None:
                 return
             if upto is None:
                 self._marks.leave(placed.number)
-                self._window.leave(placed, now)
+                self.window.leave(placed, now)
             else:
                 self._marks.synced(upto, own=placed.number)
-                if self._window.open and not self._marks.any_left:
-                    self._window.cover()
+                if self.window.open and not self._marks.any_left:
+                    self.window.cover()
             if not self.in_flight:
                 self._idle()
         self._marks.deliver()

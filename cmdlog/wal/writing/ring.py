@@ -20,12 +20,9 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.writing.block_writes import BlockWrites, ThreadFile
-from cmdlog.wal.writing.group_commit import GroupCommit
-from cmdlog.wal.writing.late_sync import LateSync
 from cmdlog.wal.writing.segment_pool import SegmentPool
-from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
-from cmdlog.wal.writing.turn import Turn
+from cmdlog.wal.writing.turn import GroupCommit, Turn
 from cmdlog.wal.writing.watermarks import Gate, RecordSource, RingSettings, Watermarks
 
 LAND_AFTER_S: Final = 0.010  # a block that was started: its thread's work takes long, and others wait for the block
@@ -47,14 +44,9 @@ class Ring:
         self._marks = Watermarks(lock, self._quiet, source, start=tail.number, sync=settings.sync)
         self._held: Sequence[bytes] | None = None  # taken, and waiting for a free segment
         self._closing = self._stopping = False
-        self._window = SyncWindow(settings.async_window_s, wanted=tail.number)
-        self._times = SyncTimes(settings.timed)
-        self._group = GroupCommit(lock, threads=settings.threads, times=self._times, clock=settings.clock)
-        self._late = LateSync(files, lock, self._marks, self._window, self._times, clock=settings.clock, wedge=self.wedge)
-        self._writes = BlockWrites(
-            files.open_direct_writer, self._marks, self._window, self._times,
-            early=settings.early, clock=settings.clock, idle=self._note_idle, wedge=self.wedge,
-        )  # fmt: skip
+        self._writes = BlockWrites(files, self._marks, settings, start=tail.number, idle=self._note_idle, wedge=self.wedge)
+        self._window = self._writes.window
+        self._group = GroupCommit(threads=settings.threads, times=self._writes.times, clock=settings.clock)
         self._inline_file = ThreadFile(files)  # of callers' threads: with nothing else in flight one is enough
         self._keeper_sleeps = True
         self._threads: list[threading.Thread] = []
@@ -76,8 +68,8 @@ class Ring:
             return  # the thread that cleared it last has yet to ask the source, and will see it
         with self._lock:
             self._turn.kick()
-            if self._turn.held and self._group.holding and self._delay_s() <= 0:
-                self._group.release()
+            if self._turn.holds_back and self._delay_s() <= 0:
+                self._turn.close_block()
 
     def hasten(self) -> None:
         """A caller waits until what is written so far is durable: it is synced now, not at the end of the window."""
@@ -106,7 +98,7 @@ class Ring:
 
     def rest(self) -> None:
         """Writes, syncs and seals what is left to do: the keeper's work, for a ring without threads."""
-        self._late.flush()
+        self._writes.flush()
         self._seal_when_idle()
 
     def drain(self) -> None:
@@ -128,11 +120,11 @@ class Ring:
             self._marks.raise_error()
             self._turn.acquire()  # kept until the seal is placed: the keeper may be about to write one
         try:
-            self._late.flush()
+            self._writes.flush()
             self._seal()
         finally:
             self._turn.pass_on()
-        self._late.flush()
+        self._writes.flush()
         if self._held is not None:
             self.wedge(LogFull("the log was closed while a block waited for a free segment"))
         self._marks.raise_error()
@@ -148,7 +140,6 @@ class Ring:
                 thread.join()
         self._inline_file.close()
         self._writes.close()
-        self._late.close()
 
     def wedge(self, error: WalError) -> None:
         """Ends all writing: nothing in flight is acknowledged, and the source is notified once."""
@@ -174,8 +165,8 @@ class Ring:
                 "in_flight": self._writes.in_flight,
                 "blocks": self._writes.blocks,
                 "block_bytes": self._writes.block_bytes,
-                "syncs": self._times.count,
-                "sync_us": self._times.summary(),
+                "syncs": self._writes.times.count,
+                "sync_us": self._writes.times.summary(),
                 "error": full_text(self._marks.error) if self._marks.error else None,
             }
 
@@ -194,9 +185,7 @@ class Ring:
                 if self._turn.held or not self._turn.wanted:
                     self._turn.wait()
                     continue
-                self._turn.hold()
-                self._group.hold(self._delay_s())
-                self._turn.acquire()  # what came while it waited is in its block
+                self._turn.acquire(delay_s=self._delay_s())  # what comes while it waits is in its block
                 return True
             return False
 
@@ -205,7 +194,6 @@ class Ring:
 
     def _open_gates(self) -> None:
         """Every waiting thread looks again: nothing more will come."""
-        self._group.release()
         self._turn.wake_all()
         self._quiet.open_all()
         self._timer.open_all()
@@ -235,7 +223,7 @@ class Ring:
 
     def _note_idle(self) -> None:
         """Locked. The last block in flight has finished."""
-        self._group.release()
+        self._turn.close_block()
         self._quiet.open_all()
 
     def _place(self) -> PlacedBlock | None:
@@ -278,12 +266,12 @@ class Ring:
         with self._lock:
             while self._writes.in_flight and self._marks.error is None:
                 self._quiet.wait()
-        self._late.flush()
+        self._writes.flush()
         if not self._space.ready:
             self._seal()  # the wait may be long, and no other thread can while this one holds the turn
         if not self._space.wait_ready(lambda: self._closing or self._stopping or self._marks.error is not None):
             return False
-        self._late.flush()
+        self._writes.flush()
         self._marks.raise_error()
         self._tail.rotate()
         self._settle()
@@ -307,7 +295,7 @@ class Ring:
             if self._writes.under_way_s(self._clock()) is not None:
                 self._writes.land()
             elif self._window.open:
-                self._late.flush()
+                self._writes.flush()
             else:
                 self._seal_when_idle()
 

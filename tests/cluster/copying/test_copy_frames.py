@@ -25,7 +25,7 @@ from cmdlog.cluster.copying.copy_frames import (
 from cmdlog.cluster.copying.copy_values import RefusalCode
 from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL
 from cmdlog.raft.wire.layout import BadFrame
-from cmdlog.raft.wire.secure_frames import EARLIER, HELLO, LENGTH, LENGTH_FIELDS, LINK_FIELDS, MAC_BYTES, Secret
+from cmdlog.raft.wire.secure_frames import HELLO, LENGTH, LENGTH_FIELDS, LINK_FIELDS, MAC_BYTES, Secret
 from tests.cluster.channels.channelkit import kinds_of, table_of
 from tests.raft.test_layout import placed
 
@@ -64,9 +64,8 @@ def test_chunk_comes_with_its_bytes() -> None:
 
 def test_nothing_else_begins_as_a_connection_for_copies() -> None:
     """Neither a hello of consensus, nor TLS, nor a link for calls; and its key is its own."""
-    older = LENGTH.size + HELLO.size + MAC_BYTES
-    hellos = {LENGTH.pack(size)[:1] for size in (older, older + EARLIER.size)}
-    assert COPY_CHANNEL.preface not in {*hellos, bytes([22]), CALL_CHANNEL.preface}
+    hello = LENGTH.pack(LENGTH.size + HELLO.size + MAC_BYTES)[:1]
+    assert COPY_CHANNEL.preface not in {hello, bytes([22]), CALL_CHANNEL.preface}
     secret = Secret(b"the secret of a cluster")
     keys = {secret.key, CALL_CHANNEL.secret(secret).key, copy_credentials(bytes(16), 2, b"new life", secret).secret.key}
     assert len(keys) == 3

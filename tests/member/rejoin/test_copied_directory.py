@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRecord
-from cmdlog.member.rejoin.copied_directory import bring_peers, decode_lineage, first_records
+from cmdlog.member.rejoin.copied_directory import bring_peers, decode_lineage, first_records, newer_vote, read_votes
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import ProcessStart
 from cmdlog.raft.wire.secure_frames import Peer
@@ -20,7 +21,8 @@ from cmdlog.wal.format.segment import SEGMENT_BYTES_MIN, SEGMENTS_MIN
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP
 from snapshot.catalog import Snapshot
-from tests.member.rejoin.copykit import LIFE, RECIPIENT, OfferedCopy
+from tests.member.rejoin.copykit import FILES, LIFE, RECIPIENT, OfferedCopy
+from tests.member.rejoin.test_rejoin_steps import old_directory
 from tests.wal.sim.simfiles import SimFiles
 
 pytestmark = pytest.mark.slow  # the copy comes from a running node
@@ -106,3 +108,39 @@ def test_an_old_book_that_cannot_be_read_is_left_out(offer: OfferedCopy, name: s
     files = old_book(OLD, FIVE)
     files.overwrite(f"/quarantine/old/{name}", 20, b"damage")
     assert brought(files, offer, FOUR) == FOUR
+
+
+@pytest.mark.parametrize(
+    ("before", "other", "after"),
+    [
+        ((3, 1), (2, 2), (3, 1)),
+        ((3, None), (3, 2), (3, 2)),
+        ((3, 1), (3, None), (3, 1)),
+        ((3, 1), (4, None), (4, None)),
+    ],
+)
+def test_the_higher_term_holds_and_a_vote_stays(
+    before: tuple[int, int | None], other: tuple[int, int | None], after: tuple[int, int | None]
+) -> None:
+    """A term never falls; within one a vote is never lost."""
+    assert newer_vote(before, other) == after
+
+
+@pytest.mark.parametrize("damaged", ["nothing", "hardstate", "log"])
+def test_either_home_of_the_votes_is_enough(offer: OfferedCopy, tmp_path: Path, damaged: str) -> None:
+    """The hard state file and the log both have them."""
+    directory = old_directory(tmp_path, offer)
+    votes = read_votes(FILES, str(directory))
+    assert votes[0] == (2, 1)
+    if damaged == "hardstate":
+        (directory / "log" / "hardstate").write_bytes(bytes(1 << 17))
+    elif damaged == "log":
+        for segment in (directory / "log").glob("seg-*"):
+            segment.write_bytes(bytes(segment.stat().st_size))
+    if damaged != "hardstate":  # without it the log cannot be opened at all
+        assert read_votes(FILES, str(directory)) == votes
+
+
+def test_nothing_is_read_of_an_empty_directory(tmp_path: Path) -> None:
+    """It shows no votes."""
+    assert read_votes(FILES, str(tmp_path)) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,16 @@ from structlog.testing import capture_logs
 from cmdlog.member.member_ground import MemberGround
 from cmdlog.member.member_start import ensure_member
 from cmdlog.member.rejoin import member_opening
-from cmdlog.member.rejoin.member_opening import is_damage, open_own, open_whole, prepare_directory, rejoin_ground, wish_copy
+from cmdlog.member.rejoin.member_opening import (
+    OpeningVerdict,
+    decide_start,
+    is_damage,
+    open_own,
+    open_whole,
+    prepare_directory,
+    rejoin_ground,
+    wish_copy,
+)
 from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason
 from cmdlog.member.rejoin.tombstone import MemberRemoved, MemberTombstone, read_tombstone, write_tombstone
 from cmdlog.wal.directory.instance import load_instance
@@ -187,3 +197,18 @@ def test_start_warns_of_peers_beyond_loopback_without_tls(
         before_opening = open_own(rejoin_ground(FILES, str(tmp_path / "n1"), member), lambda: len(lines))
     hosts = [line["host"] for line in lines if (line["event"], line["log_level"]) == ("not_encrypted", "warning")]
     assert (hosts, before_opening) == (warned, len(warned))
+
+
+def test_exactly_one_row_holds_for_whatever_a_directory_shows() -> None:
+    """What it shows decides, whatever the peers would say; an empty one asks them, and only an empty one is ever created."""
+    for tombstone, rejoin, instance in itertools.product((True, False), repeat=3):
+        shown = {"has_tombstone": tombstone, "has_rejoin": rejoin, "has_instance": instance}
+        found = [decide_start(**shown, has_begun=begun) for begun in (None, True, False)]
+        if tombstone:
+            assert found == [OpeningVerdict.REFUSE] * 3
+        elif rejoin:
+            assert found == [OpeningVerdict.RESUME] * 3
+        elif instance:
+            assert found == [OpeningVerdict.OPEN] * 3
+        else:
+            assert found == [None, OpeningVerdict.COPY, OpeningVerdict.CREATE]

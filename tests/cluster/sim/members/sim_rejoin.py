@@ -24,8 +24,8 @@ from cmdlog.member.rejoin.copied_directory import (
     decode_lineage,
     first_records,
     is_complete,
+    read_votes,
 )
-from cmdlog.member.rejoin.kept_votes import read_votes
 from cmdlog.member.rejoin.quarantine_folder import quarantine_parts
 from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState
 from cmdlog.wal.directory.instance import Identity, load_instance
