@@ -22,7 +22,7 @@ from procedures.execution.call_requests import CallRequests
 from procedures.execution.call_settings import standard_settings
 from procedures.execution.context import Transaction
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
-from procedures.execution.row_checks import CheckRow, RowChecker, columns_by_table, row_checks
+from procedures.execution.row_checks import RowChecker, columns_by_table, row_checks
 from procedures.guard.authorizer import Authorizer, Mode
 from procedures.idempotency.key_table import Kind
 from procedures.idempotency.request_history import VersionFacts
@@ -32,7 +32,7 @@ from procedures.statements.call_state import CallState
 from procedures.statements.compiled import sql_of
 from procedures.statements.pinned_keys import KeyJudge
 from procedures.statements.statement_runs import Runs
-from procedures.storage.row_digest import RowLog
+from procedures.storage.row_digest import RowCheck, RowLog
 
 if TYPE_CHECKING:
     from procedures.native.accelerator import Statements
@@ -206,7 +206,7 @@ class MigrationCalls:
             raise state.fault  # the function swallowed it
         self.statements = [RehearsedStep(migration.name, sql, rows, seconds) for sql, (rows, seconds) in noted.items()]
 
-    def _row_checks(self, database: Database) -> dict[str, CheckRow]:
+    def _row_checks(self, database: Database) -> dict[str, RowCheck]:
         return row_checks(
             database,
             self._state.refused,

@@ -16,10 +16,10 @@ from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.database import Database, TableInfo
 from procedures.declaration.row_placement import owner_reader
 from procedures.errors import RowRefused
-from procedures.native import accelerator
+from procedures.storage.row_digest import RowCheck
 
 Row = tuple[Any, ...]
-CheckRow = Callable[[apsw.PreUpdate, Row], None]  # a change, and the row after it; raises RowRefused
+Judge = Callable[[apsw.PreUpdate, Row], None]  # a change, and the row after it; raises RowRefused
 HOOK: Final = "row-checks"
 KNOWN_MAX: Final = 1 << 16  # partitioning values of a table that need not be hashed again
 
@@ -43,7 +43,7 @@ def row_checks(
     *,
     partition: int,
     partitions: int | None,
-) -> dict[str, CheckRow]:
+) -> dict[str, RowCheck]:
     """Table → check of its rows on this partition, which also adds to `refused` what it raises.
 
     Tables without one are left out.
@@ -56,24 +56,24 @@ def row_checks(
     checks = {}
     for name, info in database.tables.items():
         places = {column: at for at, column in enumerate(held.get(name, ()))}
-        found = [_limits_check(info, refused, places)]
+        limits = _limits_check(info, refused, places)
         if info.partition_by in places and partitions is not None and partitions > 1:
-            found.append(_place_check(info, refused, places[str(info.partition_by)], partition, partitions))
-        both = [check for check in found if check is not None]
-        if both:
-            checks[name] = both[0] if len(both) == 1 else _all_of(both)
+            placed = _place_check(info, refused, places[str(info.partition_by)], partition, partitions)
+            checks[name] = placed if limits is None else RowCheck(_both(limits, placed.judge))
+        elif limits is not None:
+            checks[name] = RowCheck(limits)
     return checks
 
 
-def _all_of(checks: list[CheckRow]) -> CheckRow:
-    def check_row(update: apsw.PreUpdate, new: Row) -> None:
-        for check in checks:
-            check(update, new)
+def _both(first: Judge, second: Judge) -> Judge:
+    def judge_row(update: apsw.PreUpdate, new: Row) -> None:
+        first(update, new)
+        second(update, new)
 
-    return check_row
+    return judge_row
 
 
-def _limits_check(info: TableInfo, refused: list[RowRefused], places: Mapping[str, int]) -> CheckRow | None:
+def _limits_check(info: TableInfo, refused: list[RowRefused], places: Mapping[str, int]) -> Judge | None:
     table = info.table
     found = [(places[column.name], column.name, limit_of(column.type)) for column in table.columns if column.name in places]
     limits = [(at, name, *limit) for at, name, limit in found if limit is not None]
@@ -89,7 +89,7 @@ def _limits_check(info: TableInfo, refused: list[RowRefused], places: Mapping[st
     return check_limits
 
 
-def _place_check(info: TableInfo, refused: list[RowRefused], at: int, partition: int, partitions: int) -> CheckRow:
+def _place_check(info: TableInfo, refused: list[RowRefused], at: int, partition: int, partitions: int) -> RowCheck:
     """Whether a row is where calls with its partitioning value run; else no later call would find it."""
     table, column, owner_of = info.table, info.partition_by, owner_reader(info, partitions)
     here: set[Any] = set()  # values that were found to belong here
@@ -111,7 +111,7 @@ def _place_check(info: TableInfo, refused: list[RowRefused], at: int, partition:
             here.clear()
         here.add(value)
 
-    return check_place if accelerator is None else accelerator.RowPlace(at, here, check_place)
+    return RowCheck(check_place, at, here)
 
 
 def _was_so(update: apsw.PreUpdate, at: int, value: Any) -> bool:
@@ -135,15 +135,15 @@ class RowChecker:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
-        self._checks: Mapping[str, CheckRow] = {}
+        self._checks: Mapping[str, RowCheck] = {}
 
     @property
-    def checks(self) -> Mapping[str, CheckRow]:
+    def checks(self) -> Mapping[str, RowCheck]:
         """Those of the running catalog."""
         return self._checks
 
     @checks.setter
-    def checks(self, checks: Mapping[str, CheckRow]) -> None:
+    def checks(self, checks: Mapping[str, RowCheck]) -> None:
         if bool(checks) != bool(self._checks):
             self._connection.preupdate_hook(self._note_update if checks else None, id=HOOK)
         self._checks = checks
@@ -162,6 +162,6 @@ class RowChecker:
         try:
             new = update.new
             if new is not None:
-                check(update, new)
+                check.judge(update, new)
         except UnicodeDecodeError:
             return  # as where digests are on: whether they are must not decide what a call answers

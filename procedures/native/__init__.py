@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from procedures.native.accelerator import Statements
 
 _ENTRY: Final = "cmdlog_sqlite_init"
-INTERFACE: Final = 4  # what the Python here asks of the module; in accelerator.c the same
+INTERFACE: Final = 5  # what the Python here asks of the module; in accelerator.c the same
 
 
 def error_of(code: int, message: str, offset: int) -> apsw.Error:

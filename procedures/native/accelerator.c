@@ -1,7 +1,7 @@
 /* The module: what it holds, how it is configured, and the door by which SQLite gives it its routines. */
 #include "native.h"
 
-enum { INTERFACE = 4 }; /* one more with each change that older Python, or newer, does not know */
+enum { INTERFACE = 5 }; /* one more with each change that older Python, or newer, does not know */
 
 const Routine *sqlite_routines;
 Configured configured;
@@ -52,8 +52,7 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit_accelerator(void)
 {
-    int (*const parts[])(PyObject *) = {add_statements, add_statement, add_runner, add_touched_rows, add_update_hook, add_row_place,
-                                        add_binding};
+    int (*const parts[])(PyObject *) = {add_statements, add_statement, add_runner, add_touched_rows, add_update_hook, add_binding};
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) {
         Py_CLEAR(module);

@@ -15,7 +15,7 @@ typedef struct {
 
 extern Configured configured;
 
-extern PyTypeObject StatementsType, StatementType, RunnerType, TouchedRowsType, UpdateHookType, RowPlaceType, BindType;
+extern PyTypeObject StatementsType, StatementType, RunnerType, TouchedRowsType, UpdateHookType, BindType;
 
 typedef struct Statement Statement;
 
@@ -93,7 +93,6 @@ PyObject *touched_net_bytes(TouchedRows *self, PyObject *unused);
 PyObject *module_slot_of(PyObject *module, PyObject *value);
 
 int add_binding(PyObject *module);
-int add_row_place(PyObject *module);
 int add_touched_rows(PyObject *module);
 int add_update_hook(PyObject *module);
 int add_statements(PyObject *module);

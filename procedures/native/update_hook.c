@@ -44,22 +44,39 @@ typedef struct {
     PyObject *newest;  /* TouchedRows of the table that was touched last, or NULL */
 } UpdateHook;
 
+/* Whether a row has a value that was found to belong here; `rule` is a `RowCheck`, -1 with an exception. */
+static int is_known(PyObject *rule, PyObject *now)
+{
+    PyObject *here = PyTuple_GET_ITEM(rule, 2);
+    Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(rule, 1));
+    if (at == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    return PySet_Check(here) && at >= 0 && at < PyTuple_GET_SIZE(now) ? PySet_Contains(here, PyTuple_GET_ITEM(now, at)) : 0;
+}
+
 static int check_row(UpdateHook *self, PyObject *name, PyObject *update, PyObject *now)
 {
     PyObject *checks = PyObject_GetAttr(self->log, checks_name);
     if (checks == NULL) {
         return -1;
     }
-    PyObject *check = PyDict_Check(checks) ? PyDict_GetItemWithError(checks, name) : NULL;
-    PyObject *done = NULL;
-    if (check != NULL) {
-        PyObject *args[] = {update, now};
-        Py_INCREF(check); /* it may replace the checks */
-        done = PyObject_Vectorcall(check, args, 2, NULL);
-        Py_DECREF(check);
+    PyObject *rule = PyDict_Check(checks) ? PyDict_GetItemWithError(checks, name) : NULL;
+    int failed = rule == NULL ? PyErr_Occurred() != NULL : 0;
+    if (rule != NULL && (!PyTuple_Check(rule) || PyTuple_GET_SIZE(rule) != 3)) {
+        PyErr_SetString(PyExc_TypeError, "a check of rows is a RowCheck");
+        failed = 1;
+    } else if (rule != NULL) {
+        Py_INCREF(rule); /* it may replace the checks */
+        int known = is_known(rule, now);
+        failed = known < 0;
+        if (known == 0) {
+            PyObject *args[] = {update, now}, *done = PyObject_Vectorcall(PyTuple_GET_ITEM(rule, 0), args, 2, NULL);
+            failed = done == NULL;
+            Py_XDECREF(done);
+        }
+        Py_DECREF(rule);
     }
-    int failed = done == NULL && PyErr_Occurred();
-    Py_XDECREF(done);
     Py_DECREF(checks);
     return failed ? -1 : 0;
 }

@@ -24,7 +24,7 @@ import marshal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import apsw
 
@@ -54,6 +54,14 @@ class ChangedRow:
     key: Row  # values of its primary key
     old: Row | None  # None: inserted
     new: Row | None  # None: deleted
+
+
+class RowCheck(NamedTuple):
+    """What judges the changed rows of a table."""
+
+    judge: Callable[[apsw.PreUpdate, Row], None]  # a change, and the row after it; raises what the row is refused with
+    at: int = 0
+    here: set[Any] | None = None  # a row that has one of these in column `at` need not be judged
 
 
 class TouchedRows:
@@ -116,13 +124,13 @@ class RowLog:
         unreadable: a row that was touched holds text that is no UTF-8, so what changed is not known.
         uncertain: SQLite undid something that it had reported; set by the code that sees it happen.
         changes: gets what each batch touched; set between two batches.
-        checks: table → what is called with each change and the row after it; it may raise. Set between two batches.
+        checks: by table; set between two batches.
     """
 
     __slots__ = ("_connection", "_named", "_tables", "_touched", "changes", "checks", "uncertain", "unreadable")
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self.checks: Mapping[str, Callable[[apsw.PreUpdate, Row], None]] = {}
+        self.checks: Mapping[str, RowCheck] = {}
         self._connection = connection
         self._named: dict[str, Rows] = {name: {} for name in NAMED_CALLS}  # their touched rows, as they were before
         self.changes: Changes | None = None
@@ -234,7 +242,7 @@ class RowLog:
                 table.first[key] = old
             last[key] = new
             if new is not None and (check := self.checks.get(name)) is not None:
-                check(update, new)
+                check.judge(update, new)
 
         return note_update if accelerator is None else accelerator.UpdateHook(self, touched, note_update)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from procedures.native import accelerator
 from procedures.storage.changed_keys import Changes
-from procedures.storage.row_digest import EMPTY, UNREADABLE, RowLog, TouchedRows, _net_bytes
+from procedures.storage.row_digest import EMPTY, UNREADABLE, RowCheck, RowLog, TouchedRows, _net_bytes
 from procedures.storage.state import Position
 from tests.procedures.native.both_ways import in_python, needs_accelerator, outcome
 
@@ -79,7 +79,7 @@ class Watched:
             if row[-1] == 2:
                 raise ValueError("no 2")
 
-        self.rows.checks = {"number": check, "word": check, "pair": check}
+        self.rows.checks = dict.fromkeys(("number", "word", "pair"), RowCheck(check))
 
     def run_batch(self, statements: list[tuple[str, str, Any, Any]]) -> Any:
         """What is known after it."""
@@ -229,7 +229,7 @@ def test_the_hook_keeps_what_it_uses() -> None:
 
     watched.rows.begin_batch()
     watched.connection.execute("UPDATE number SET v = 7 WHERE k = 1")
-    watched.rows.checks = {"number": check}
+    watched.rows.checks = {"number": RowCheck(check)}
     del check
     watched.connection.execute("UPDATE number SET v = 8")
     assert watched.rows.digest() != EMPTY
@@ -248,7 +248,7 @@ def test_logs_are_collected() -> None:
     """Connection, log, hook and touched rows refer to each other; the collector finds them."""
     watched = Watched()
     watched.run_batch([(FORMS[5], "number", 9, 1), (FORMS[5], "number", 8, 1)])
-    hook = weakref.ref(watched.rows.checks["number"])
+    hook = weakref.ref(watched.rows.checks["number"].judge)
     del watched
     gc.collect()
     assert hook() is None
