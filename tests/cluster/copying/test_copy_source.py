@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from cmdlog.cluster.copying.copy_values import (
     decode_value,
     encode_value,
 )
+from cmdlog.cluster.copying.held_files import FileLost, OpenFile
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from cmdlog.cluster.transport.peer_transport import make_peer_tls
 from cmdlog.raft.wire.layout import BadFrame
@@ -96,6 +98,13 @@ def test_copy_arrives_whole(node: MadeUpNode, serve: Serve) -> None:
     assert node.anchors
     node.members.clear()
     wait_for(lambda: not node.anchors)
+
+
+def test_manifest_larger_than_a_frame_arrives(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces: it holds the code of an application."""
+    monkeypatch.setattr("cmdlog.cluster.copying.copy_source.BODY_BYTES_MAX", 100)
+    with serve().client() as client:
+        assert len(begin(client).files) == 6
 
 
 def test_source_that_stops_midway_is_lost(node: MadeUpNode, serve: Serve) -> None:
@@ -304,6 +313,64 @@ def test_copy_that_ends_while_a_piece_waits_is_refused(single: MadeUpNode) -> No
         assert decode_value(body, CopyRefusal.from_json).code == RefusalCode.CANCELLED
 
     play(single, scenario, rate=200)
+
+
+async def refusal(wire: Wire) -> CopyRefusal:
+    """The next answer."""
+    ((kind, body),) = await wire.hear()
+    assert kind == CopyFrameKind.REFUSED
+    return decode_value(body, CopyRefusal.from_json)
+
+
+@pytest.mark.parametrize("bytes_left", [None, 3], ids=["removed", "cut"])
+def test_file_that_is_lost_at_the_source_is_named(single: MadeUpNode, bytes_left: int | None) -> None:
+    """By an operator who knows better than the node; the connection stays."""
+
+    async def scenario(wire: Wire) -> None:
+        copy = (await wire.begin()).copy
+        (path,) = single.directory.glob("snapshots/tmp-*/image.sqlite")
+        if bytes_left is None:
+            path.unlink()
+        else:
+            os.truncate(path, bytes_left)
+        for _ in range(2):
+            wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 1, 0, 7).encode())
+            refused = await refusal(wire)
+            assert (refused.code, "image.sqlite" in refused.why) == (RefusalCode.FILE_LOST, True)
+
+    play(single, scenario)
+
+
+def test_copy_that_ends_while_a_file_is_read_says_why(single: MadeUpNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end takes the files away: none of them is lost."""
+
+    async def scenario(wire: Wire) -> None:
+        def read(_file: OpenFile, *_where: object) -> tuple[bytes, int]:
+            wire.desk.cancel(RECIPIENT, "by an operator")
+            raise FileLost("image.sqlite is gone")
+
+        monkeypatch.setattr(OpenFile, "read", read)
+        wire.say(CopyFrameKind.CHUNK, ChunkPlace((await wire.begin()).copy, 1, 0, 7).encode())
+        assert (await refusal(wire)).code == RefusalCode.CANCELLED
+
+    play(single, scenario)
+
+
+def test_error_of_the_node_is_a_refusal(single: MadeUpNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is; the connection stays."""
+
+    def fail(_: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(single, "_cluster_state", fail)
+
+    async def scenario(wire: Wire) -> None:
+        for _ in range(2):
+            wire.say(CopyFrameKind.BEGIN, encode_value(REQUEST.to_json()))
+            refused = await refusal(wire)
+            assert (refused.code, "the disk is gone" in refused.why) == (RefusalCode.UNAVAILABLE, True)
+
+    play(single, scenario)
 
 
 def test_no_limit_never_waits() -> None:
