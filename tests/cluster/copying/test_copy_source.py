@@ -122,6 +122,18 @@ def test_source_that_stops_midway_is_lost(node: MadeUpNode, serve: Serve) -> Non
     wait_for(lambda: not node.held_folders() and not node.anchors)
 
 
+def test_operator_cancels_a_copy(node: MadeUpNode, serve: Serve) -> None:
+    """The recipient is told, and nothing is held for it."""
+    source = serve()
+    with source.client() as client:
+        copy = begin(client).copy
+        assert source.source.cancel(RECIPIENT) == 1
+        with pytest.raises(CopyRefused) as refused:
+            client.end(copy, CopyEnding.DONE)
+    assert refused.value.code == RefusalCode.CANCELLED
+    wait_for(lambda: not node.held_folders() and not node.anchors)
+
+
 def test_copy_comes_by_the_peers_port(node: MadeUpNode, serve: Serve, tmp_path: Path) -> None:
     """Where consensus and calls are: the first byte says whose a connection is."""
     source = serve()

@@ -12,7 +12,7 @@ from tests.cluster.transport.netkit import ONE, TWO, appended
 
 
 def test_the_queue_is_open_while_messages_can_leave() -> None:
-    """And what waited is lost with the connection."""
+    """What waited is lost with the connection; why it ended is shown until there is another one."""
 
     async def body() -> None:
         bench = PeerBench()
@@ -28,6 +28,9 @@ def test_the_queue_is_open_while_messages_can_leave() -> None:
             (NoticeKind.CONNECTED, ""),
             (NoticeKind.DISCONNECTED, "the peer hung up"),
         ]
+        assert bench.peer.status(None).last_error == "the peer hung up"
+        bench.peer.attach_outgoing(Wire(outbox=bench.outbox).outgoing)
+        assert bench.peer.status(None).last_error == ""
 
     asyncio.run(body())
 

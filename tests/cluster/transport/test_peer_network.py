@@ -68,6 +68,13 @@ def test_a_stranger_that_says_nothing_is_hung_up_on(tmp_path: Path) -> None:
         wait_for(lambda: one.network.status().strangers == 0)
 
 
+def test_a_crowd_of_strangers_is_bounded(tmp_path: Path) -> None:
+    """By the settings: the one that waits longest makes room."""
+    one = make_node(tmp_path, 1, settings=replace(QUICK, strangers_max=1, hello_s=PATIENCE_S))
+    with running(one), socket.create_connection(one.address), socket.create_connection(one.address):
+        wait_for(lambda: one.network.status().strangers_evicted == 1)
+
+
 def test_a_hello_alone_pins_nobody(tmp_path: Path) -> None:
     """A recorded one may be of a disk that is long gone."""
     one = make_node(tmp_path, 1)
