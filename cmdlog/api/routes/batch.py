@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
 
 import orjson
 from starlette.types import Receive, Send
@@ -32,18 +32,16 @@ from cmdlog.api.gate.request import IDEMPOTENCY_KEY, PREFER, SESSION, Incoming, 
 from cmdlog.api.gate.session_numbers import NAMES, line_names, named_line, window_of_lines
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.native import steps
-from cmdlog.api.routes.batch_lines import LINE_BYTES, Group, LineSplitter, Prepared, error_line
+from cmdlog.api.routes.batch_lines import LINE_BYTES, Group, LineCall, LineSplitter, error_line
 from cmdlog.api.routes.batch_window import BatchWindow
 from cmdlog.api.routes.service import LARGE_BODY_BYTES, CallTaker, Service
 from cmdlog.node.outcome import CallRefused, Durability, Overloaded, UnknownOutcome
+from cmdlog.node.placing.router import Placed
 from cmdlog.node.placing.shares import UNCOUNTED_BYTES
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
 from procedures.idempotency.known_outcome import key_fingerprint
-
-if TYPE_CHECKING:
-    from cmdlog.node.slot_map import Route
 
 ENVELOPE_BYTES: Final = 1024  # of a line, beside its parameters; names and keys take less
 GROUP_CALLS_MAX: Final = 1024
@@ -52,20 +50,12 @@ OVERLOAD_PAUSE_S: Final = 0.005
 CALLED: Final = ("call", 200)  # route and status of a single call
 NDJSON: Final = [(b"content-type", b"application/x-ndjson")]
 
-Call = tuple["Route", list[Any], bytes, Durability | None]
-Plain = tuple["Route", list[Any], int | None]  # with the number of a session's call
-
-
-def _plain_reader(routes: Mapping[str, Route]) -> Callable[[bytes | None], Plain | None]:
-    """Reads a line that has a procedure, its parameters, and maybe a number, where that is quickly found; None: parse it."""
-    quick = steps is not None and type(routes) is dict
-    return (lambda line: steps.read_line(line, routes, orjson.loads)) if quick else (lambda _line: None)
-
 
 class BatchStream:
     """One request on /v1/batch."""
 
     def __init__(self, service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
+        self._service = service
         self._node: CallTaker = service.calls()
         self._gatekeeper, self._caller = service.gatekeeper, incoming.caller
         self._unread = service.unread
@@ -80,8 +70,6 @@ class BatchStream:
         self._session = None if session is None else window_of_lines(self._scope, session)  # of lines that do not say themselves
         self._name_line = line_names(self._session or (b"", 0), self._settings.session_window)
         self._receive, self._send = receive, send
-        self._read_aside: Any = partial(service.read_aside, read=self._parse, caller=incoming.caller.name)
-        self._holding_body = partial(service.holding_body, incoming.caller.name)
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._under_way = 0  # calls of groups that are not sent yet
         self._open = 0  # of them, calls that are not answered yet
@@ -95,14 +83,12 @@ class BatchStream:
         self._started, self._more = False, True
         self._ending = False  # the server stops: no more lines are read
         self._receiving: asyncio.Task[Any] | None = None  # the reader, while it waits for the client
-        self._streams = service.streams
 
     async def run(self) -> None:
         """Serves the request to its end. Raises: Problem before the first answer; ConnectionError when the client is gone."""
         writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
-        end_reading = self._end_reading
-        self._streams.add(end_reading)
+        self._service.streams.add(self._end_reading)
         with self._traffic.stream(), self._span or contextlib.nullcontext():
             try:
                 await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
@@ -111,7 +97,7 @@ class BatchStream:
                 if reader.done():
                     reader.result()
             finally:
-                self._streams.discard(end_reading)
+                self._service.streams.discard(self._end_reading)
                 reader.cancel()
                 writer.cancel()
                 for group in self._unsent:
@@ -136,11 +122,11 @@ class BatchStream:
             if not self._ending:
                 await self._take_lines(splitter.finish())
         except Problem as problem:
-            self._put_error(problem)
+            self._add_group([error_line(self._trace.note_problem(problem, ""))], self._front.now(), 0)
         self._groups.put_nowait(None)
 
     async def _take_long_line(self, splitter: LineSplitter) -> None:
-        async with self._holding_body(splitter.limit_bytes):
+        async with self._service.holding_body(self._caller.name, splitter.limit_bytes):
             while splitter.rest_bytes > UNCOUNTED_BYTES and (chunk := await self._next_chunk()) is not None:
                 await self._take_lines(splitter.feed(chunk))
 
@@ -184,75 +170,70 @@ class BatchStream:
         return in_time and not self._stuck and self._under_way + calls <= self._settings.stream_calls_max
 
     def _answered(self, group: Group) -> None:
-        calls = len(group.slots)
-        self._open -= calls
-        self._traffic.note_results(group.names, group.name_of_longest(), group.longest)
-        beside = self._front.requests.get(CALLED, 0)
-        self._pace.answered(calls, placed_s=group.began, now_s=self._front.now(), beside=beside)
+        self._open -= len(group.slots)
+        if group.calls:
+            self._traffic.note_results(group.names, group.name_of(group.longest_at), group.longest)
+            beside = self._front.requests.get(CALLED, 0)
+            self._pace.answered(len(group.slots), placed_s=group.began, now_s=self._front.now(), beside=beside)
         self._room.set()
 
     async def _submit_lines(self, lines: list[bytes | None]) -> None:
         """Places them, as many at a time as there is room for their results."""
-        group = await self._read_lines(lines)
+        began = self._front.now()
+        read = await self._read_lines(lines)
         start = 0
-        while start < len(lines):
-            end, room_bytes = await self._find_room(group, start)
-            part = group if end - start == len(lines) else group.part(start, end)
-            self._under_way += end - start
-            self._open += end - start
-            self._unsent[part] = None
-            self._groups.put_nowait(part)
-            part.hold(room_bytes)
-            if part.calls:
-                await self._submit(part, part.calls, part.places)
+        while start < len(read):
+            end, room_bytes = await self._find_room(read, start)
+            group = self._add_group(read[start:end], began, room_bytes)
+            if group.calls:
+                await self._submit(group)
             start = end
 
-    async def _read_lines(self, lines: list[bytes | None]) -> Group:
-        group = Group(len(lines), self._front.now(), self._unread, self._caller.name, self._answered)
-        calls: list[Prepared] = []
-        places: list[int] = []
-        errors: list[tuple[int, bytes]] = []
-        read_plain, preferred, settle_line = _plain_reader(self._node.routes), self._preferred, group.settle_line
-        name_line = self._name_line
-        for place, line in enumerate(lines):
-            try:
-                plain = read_plain(line)
-                if plain is None or (plain[2] is not None and self._session is None):
-                    long = line is not None and len(line) > LARGE_BODY_BYTES
-                    route, params, key, durability = await self._read_aside(line) if long else self._parse(line)
-                else:
-                    route, params, number = plain
-                    durability, key = preferred, b"" if number is None else name_line(number)
-            except Problem as problem:
-                errors.append((place, error_line(self._trace.note_problem(problem, problem.procedure))))
-            else:
-                calls.append((route, params, key, partial(settle_line, place), durability))
-                places.append(place)
-        group.calls, group.places, group.errors = calls, places, errors
-        group.names = Counter([call[0].name for call in calls])
+    def _add_group(self, lines: Sequence[LineCall | bytes], began: float, room_bytes: int) -> Group:
+        group = Group(lines, began, self._unread, self._caller.name, self._answered)
+        self._under_way += len(lines)
+        self._open += len(lines)
+        self._unsent[group] = None
+        self._groups.put_nowait(group)
+        group.hold(room_bytes)
         return group
 
-    async def _find_room(self, group: Group, start: int) -> tuple[int, int]:
+    async def _read_lines(self, lines: list[bytes | None]) -> list[LineCall | bytes]:
+        """The call of each line, or the answer to one that is none."""
+        read: list[LineCall | bytes] = []
+        routes: Any = self._node.routes
+        preferred, name_line, in_session = self._preferred, self._name_line, self._session is not None
+        for line in lines:
+            try:
+                # Three cases: a plain line, which the step in C has read and bound; a long one, which is read aside; any other.
+                plain = None if steps is None else steps.read_line(line, routes, orjson.loads)
+                if plain is not None and (plain[2] is None or in_session):
+                    route, params, number = plain
+                    read.append((route, params, b"" if number is None else name_line(number), preferred))
+                elif line is not None and len(line) > LARGE_BODY_BYTES:
+                    read.append(await self._service.read_aside(line, self._parse, self._caller.name))
+                else:
+                    read.append(self._parse(line))
+            except Problem as problem:
+                read.append(error_line(self._trace.note_problem(problem, problem.procedure)))
+        return read
+
+    async def _find_room(self, lines: Sequence[LineCall | bytes], start: int) -> tuple[int, int]:
         """Up to which line there is room for results, at least for one; waits for that. And the bytes.
 
         A group takes half of the room at most: calls of a slow procedure, whose results are unknown, leave some.
         """
-        unread, name, lines = self._unread, self._caller.name, len(group.slots)
-        needed = self._traffic.bytes_of(group.names) + LINE_BYTES * lines
-        while start or needed > unread.room(name) // 2:
-            end, held = start, 0
-            for end in range(start, lines):
-                called = group.name_of(end)
-                more = (self._traffic.bytes_of({called: 1}) if called else 0) + LINE_BYTES
-                if held + more > unread.room(name) // 2 and not (end == start and unread.allows(name, more)):
+        unread, name, bytes_of = self._unread, self._caller.name, self._traffic.bytes_of
+        while True:
+            half, end, held = unread.room(name) // 2, start, 0
+            for line in lines[start:]:
+                more = LINE_BYTES if isinstance(line, bytes) else LINE_BYTES + bytes_of(line[0].name)
+                if held + more > half and not (end == start and unread.allows(name, more)):
                     break
-                held += more
-            else:
-                end = lines
+                held, end = held + more, end + 1
             if end > start:
                 return end, held
             await self._wait_for_room()
-        return lines, needed
 
     async def _wait_for_room(self) -> None:
         self._room.clear()
@@ -262,7 +243,7 @@ class BatchStream:
         finally:
             del self._unread.on_room[self._room.set]
 
-    def _parse(self, line: bytes | None) -> Call:
+    def _parse(self, line: bytes | None) -> LineCall:
         """Raises: Problem."""
         if line is None:
             raise line_too_long(self._settings.call_bytes_max)
@@ -306,30 +287,32 @@ class BatchStream:
 
     # -- the node --------------------------------------------------------------------------------------------------------
 
-    async def _submit(self, group: Group, calls: Sequence[Prepared], places: Sequence[int]) -> None:
-        """Gives the calls to the node in order. What it cannot take in one piece is split and waited for."""
-        waiting = _runs(calls, places)
+    async def _submit(self, group: Group) -> None:
+        """Gives its calls to the node in order. What it cannot take in one piece is split and waited for."""
+        calls = group.calls
+        waiting = _runs(calls)
         deadline = self._now() + OVERLOAD_WAIT_S
         while waiting:
-            part, where = waiting.popleft()
+            start, end = waiting.popleft()
             try:
-                partitions = self._place(part)
+                partitions = self._place(calls[start:end])
             except CallRefused as refused:
-                if len(part) > 1 and isinstance(refused, Overloaded):
-                    half = len(part) // 2
-                    waiting.extendleft([(part[half:], where[half:]), (part[:half], where[:half])])
+                if end - start > 1 and isinstance(refused, Overloaded):
+                    middle = (start + end) // 2
+                    waiting.extendleft([(middle, end), (start, middle)])
                 elif isinstance(refused, Overloaded) and self._now() < deadline:
-                    waiting.appendleft((part, where))
+                    waiting.appendleft((start, end))
                     await asyncio.sleep(OVERLOAD_PAUSE_S)
                 else:
-                    _settle_all(group, where, refused)
+                    _refuse_all(calls[start:end], refused)
             except WalError as error:
-                _settle_all(group, where, UnknownOutcome(f"the log failed while the calls were under way: {full_text(error)}"))
+                why = f"the log failed while the calls were under way: {full_text(error)}"
+                _refuse_all(calls[start:end], UnknownOutcome(why))
             else:
-                for place, partition in zip(where, partitions, strict=True):
+                for place, partition in zip(group.places[start:end], partitions, strict=True):
                     group.partitions[place] = partition
 
-    def _place(self, part: Sequence[Prepared]) -> list[int | None]:
+    def _place(self, part: Sequence[Placed]) -> list[int | None]:
         """All or none. Raises: CallRefused."""
         if len(part) > 1:
             return self._node.call_many(part)
@@ -366,29 +349,14 @@ class BatchStream:
                 await self._send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    def _put_error(self, problem: Problem) -> None:
-        group = Group(1, self._front.now(), self._unread, self._caller.name)
-        self._under_way += 1
-        group.settle_line(0, error_line(self._trace.note_problem(problem, "")))
-        self._unsent[group] = None
-        self._groups.put_nowait(group)
 
-
-def _runs(calls: Sequence[Prepared], places: Sequence[int]) -> deque[tuple[Sequence[Prepared], Sequence[int]]]:
+def _runs(calls: Sequence[Placed]) -> deque[tuple[int, int]]:
     """Cuts the calls into runs that the node takes as a whole: logged calls of one partition each; others one by one."""
-    runs: deque[tuple[Sequence[Prepared], Sequence[int]]] = deque()
-    start = 0
-    for at, (route, *_) in enumerate(calls):
-        if route.read_only or route.everywhere:
-            if at > start:
-                runs.append((calls[start:at], places[start:at]))
-            runs.append((calls[at : at + 1], places[at : at + 1]))
-            start = at + 1
-    if start < len(calls):
-        runs.append((calls[start:], places[start:]))
-    return runs
+    alone = [at for at, (route, *_) in enumerate(calls) if route.read_only or route.everywhere]
+    cuts = sorted({0, len(calls), *alone, *(at + 1 for at in alone)})
+    return deque(pairwise(cuts))
 
 
-def _settle_all(group: Group, places: Sequence[int], refused: CallRefused) -> None:
-    for place in places:
-        group.settle_line(place, refused)
+def _refuse_all(calls: Sequence[Placed], refused: CallRefused) -> None:
+    for _, _, _, done, _ in calls:
+        done(refused)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +16,8 @@ from cmdlog.api.gate.problem import Problem, of_outcome, of_refused
 from cmdlog.api.gate.request_trace import Trace
 from cmdlog.api.routes.call import result_body, result_dropped
 from cmdlog.api.routes.service import CallTaker
-from cmdlog.node.outcome import CallOutcome, Done, Durability, Reply
+from cmdlog.node.outcome import CallOutcome, Durability, Reply
+from cmdlog.node.placing.router import Placed
 from cmdlog.node.placing.shares import Shares
 
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 LINE_BYTES: Final = 256  # that the answer of a line takes beside its result
 PART_BYTES: Final = 256 << 10  # of answers, sent in one piece
 
-Prepared = tuple["Route", list[Any], bytes, Done, Durability | None]
+LineCall = tuple["Route", list[Any], bytes, Durability | None]
+"""Where a line's call goes, with what: bound parameters, key or number of a session, promise."""
 
 
 class LineSplitter:
@@ -85,45 +85,42 @@ class Group:
     """
 
     def __init__(
-        self, lines: int, began: float, unread: Shares, caller: str, ended: Callable[[Group], None] | None = None
+        self, lines: Sequence[LineCall | bytes], began: float, unread: Shares, caller: str, ended: Callable[[Group], None]
     ) -> None:
+        """`lines`: their calls, or the answers to those that are none; `ended` is called once, when all answers are there."""
+        self._lines = lines
         self.began = began  # when the lines were complete
-        self._ended = ended  # called once, when all answers are there
-        self._unread, self._caller = unread, caller
-        self.calls: Sequence[Prepared] = ()  # of those lines that are calls
-        self.places: Sequence[int] = ()  # of these calls among the lines, ascending
-        self.names: Counter[str] = Counter()  # of the procedures
-        self.errors: Sequence[tuple[int, bytes]] = ()  # place and answer of the other lines
-        self.slots: list[bytes | Reply | None] = [None] * lines
-        self.partitions: list[int | None] = [None] * lines
+        self._unread, self._caller, self._ended = unread, caller, ended
+        self.slots: list[bytes | Reply | None] = [None] * len(lines)
+        self.partitions: list[int | None] = [None] * len(lines)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self.missing = lines
+        self._missing = len(lines)
         self.complete: asyncio.Future[None] = self._loop.create_future()
-        self.room_bytes = 0  # that is held
-        self._bytes = LINE_BYTES * lines  # that the answers take so far
-        self.longest, self._longest_at = 0, 0  # result, and its line
+        self._room_bytes = 0  # that is held
+        self._bytes = LINE_BYTES * len(lines)  # that the answers take so far
+        self.longest, self.longest_at = 0, 0  # result, and its line
         self._unwanted = False
+        self.calls: list[Placed] = []
+        self.places: list[int] = []  # of these calls among the lines
+        for place, line in enumerate(lines):
+            if not isinstance(line, bytes):
+                route, params, key, durability = line
+                self.calls.append((route, params, key, partial(self.settle_line, place), durability))
+                self.places.append(place)
 
-    def part(self, start: int, end: int) -> Group:
-        """Some of its lines, of which none is placed, as a group."""
-        part = Group(end - start, self.began, self._unread, self._caller, self._ended)
-        first, last = bisect_left(self.places, start), bisect_left(self.places, end)
-        part.places = [place - start for place in self.places[first:last]]
-        part.calls = [
-            (route, params, key, partial(part.settle_line, place), durability)
-            for place, (route, params, key, _, durability) in zip(part.places, self.calls[first:last], strict=True)
-        ]
-        part.names = Counter(call[0].name for call in part.calls)
-        part.errors = [(place - start, answer) for place, answer in self.errors if start <= place < end]
-        return part
+    @property
+    def names(self) -> set[str]:
+        """Of the procedures that it calls."""
+        return {call[0].name for call in self.calls}
 
     def hold(self, room_bytes: int) -> None:
         """Takes so much room for the answers, which there is; answers the lines that are no calls."""
         self._unread.take_share(self._caller, room_bytes)
-        self.room_bytes = room_bytes
-        for place, answer in self.errors:
-            self.settle_line(place, answer)
+        self._room_bytes = room_bytes
+        for place, line in enumerate(self._lines):
+            if isinstance(line, bytes):
+                self.settle_line(place, line)
 
     def settle_line(self, place: int, answer: bytes | Reply) -> None:
         """The answer of one line; any thread."""
@@ -133,38 +130,39 @@ class Group:
         if type(answer) is CallOutcome:
             size = len(answer.body)
             self._bytes += size
-            if self._bytes > self.room_bytes:
+            if self._bytes > self._room_bytes:
                 answer = self._find_room(place, answer, size)
             if size > self.longest:
-                self.longest, self._longest_at = size, place
+                self.longest, self.longest_at = size, place
         self.slots[place] = answer
-        self.missing -= 1
-        if not self.missing:
+        self._missing -= 1
+        if not self._missing:
             self._keep_room(0 if self._unwanted else self._bytes)
             if not self.complete.done():  # it is cancelled with the task that waits for it
                 self.complete.set_result(None)
-                if self._ended is not None:
-                    self._ended(self)
+                self._ended(self)
 
     def _find_room(self, place: int, answer: CallOutcome, size: int) -> Reply:
         """The answer, or what is left of it when it is not wanted or there is no room."""
         if size <= LINE_BYTES:
             return answer
-        if not self._unwanted and self._unread.take_share(self._caller, more := self._bytes - self.room_bytes):
-            self.room_bytes += more
+        if not self._unwanted and self._unread.take_share(self._caller, more := self._bytes - self._room_bytes):
+            self._room_bytes += more
             return answer
         self._bytes -= size
-        return result_dropped(self._unread, self._caller, answer, read_only=self._call_at(place).read_only)
+        line = self._lines[place]
+        assert not isinstance(line, bytes), "only a call has an outcome"
+        return result_dropped(self._unread, self._caller, answer, read_only=line[0].read_only)
 
     def _keep_room(self, room_bytes: int) -> None:
-        spare = max(0, self.room_bytes - room_bytes)
-        self.room_bytes -= spare
+        spare = max(0, self._room_bytes - room_bytes)
+        self._room_bytes -= spare
         self._unread.give_back(self._caller, spare)
 
     def end(self) -> None:
         """The answers are sent, or not wanted."""
         self._unwanted = True
-        if not self.missing:
+        if not self._missing:
             self._keep_room(0)
 
     def encode(self, node: CallTaker, trace: Trace) -> Iterator[bytes]:
@@ -192,17 +190,10 @@ class Group:
             parts.append(b"")
             yield b"\n".join(parts)
 
-    def _call_at(self, place: int) -> Route:
-        return self.calls[bisect_left(self.places, place)][0]
-
-    def name_of_longest(self) -> str:
-        """The procedure with the longest result."""
-        return self.name_of(self._longest_at)
-
     def name_of(self, place: int) -> str:
-        """The procedure that the line calls."""
-        at = bisect_left(self.places, place)
-        return self.calls[at][0].name if at < len(self.places) and self.places[at] == place else ""
+        """The procedure that the line calls, "" where it is no call."""
+        line = self._lines[place]
+        return "" if isinstance(line, bytes) else line[0].name
 
     def tell_slow(self, node: CallTaker, trace: Trace, seconds: float) -> None:
         """Logs its calls as slow: they were answered together."""

@@ -14,7 +14,7 @@ stream begins where the last one was. No clock here.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Final
 
@@ -43,10 +43,9 @@ class BatchTraffic:
         self._since_s = 0.0
         self.result_bytes: dict[str, int] = {}  # by procedure: the longest result of late
 
-    def bytes_of(self, calls: Mapping[str, int]) -> int:
-        """What the results of so many calls of each procedure will take, by the longest ones of late."""
-        known = self.result_bytes.get
-        return sum(known(name, RESULT_BYTES_FIRST) * count for name, count in calls.items())
+    def bytes_of(self, procedure: str) -> int:
+        """What the result of a call will take, by the longest ones of late."""
+        return self.result_bytes.get(procedure, RESULT_BYTES_FIRST)
 
     def note_results(self, names: Iterable[str], longest: str, size: int) -> None:
         """Calls of these procedures were answered, the longest result by `longest`."""
