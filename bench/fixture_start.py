@@ -18,7 +18,7 @@ from bench._common import Bar, Bench, make_parser, work_directory
 from cmdlog.node.assembly import Outside
 from cmdlog.node.clock import TimeSource
 from cmdlog.node.embedded.embedded import Embedded, open_embedded_on
-from cmdlog.testing.files import UnsyncedFiles
+from cmdlog.testing.machine import UnsyncedFiles
 from cmdlog.testing.server import DEFAULTS
 from cmdlog.wal.files import Files, RealFiles
 from procedures.samples import bank

@@ -24,7 +24,6 @@ from cmdlog.api.gate.request import (
     PREFER,
     TWICE,
     Incoming,
-    Picked,
     check_content,
     check_host,
     check_origin,
@@ -33,7 +32,7 @@ from cmdlog.api.gate.request import (
     prefers_redirect,
     stated_bytes,
 )
-from cmdlog.api.gate.request_trace import REQUEST_ID, SCOPE_KEY, Trace
+from cmdlog.api.gate.request_trace import REQUEST_ID, SCOPE_KEY, Picked, Trace
 from cmdlog.api.gate.route_table import Entry, Methods, allowed, methods_of
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.batch import BatchStream

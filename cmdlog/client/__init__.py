@@ -3,7 +3,7 @@
 One rule: this package knows the contract on the wire and imports nothing of the server. What is decided (requests, what an answer
 proves, when to send again) is pure and shared; the two clients only carry it out, with httpx.
 
-    wire_values, request   Python values as JSON; requests
+    request                Python values as JSON; requests
     session                names of calls: idempotency keys, numbers in sessions
     response               what an attempt proves
     retry                  the table of retries; one request from its first attempt to its end

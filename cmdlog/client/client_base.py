@@ -16,12 +16,11 @@ import httpx
 
 from cmdlog.client.batch_window import NDJSON, BatchLine, RunningBatch
 from cmdlog.client.options import ClientArguments, make_options
-from cmdlog.client.request import SESSION, Ask, call_ask, end_session_ask, session_of
+from cmdlog.client.request import PLAIN, SESSION, Ask, call_ask, end_session_ask, is_json, session_of
 from cmdlog.client.response import Attempt, check_owner, read_result
 from cmdlog.client.retry import SendAttempt, Steps, await_ready, exchange, patience_s, send
 from cmdlog.client.server_set import ListedServer, ServerSet, base_urls
 from cmdlog.client.session import CallName, CallNames, ClientSessions, KeyGenerator, KeyPerCall, check_key
-from cmdlog.client.wire_values import PLAIN, is_json
 from cmdlog.errors import BadAnswer, CmdlogError, InvalidParameters
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, NewKey, call_of_item
 from cmdlog.results import Result

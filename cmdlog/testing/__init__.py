@@ -42,8 +42,7 @@ import pytest
 
 from cmdlog.node.assembly import Outside
 from cmdlog.node.embedded.embedded import Embedded, open_embedded_on
-from cmdlog.testing.clock import SettableClock
-from cmdlog.testing.files import UnsyncedFiles
+from cmdlog.testing.machine import SettableClock, UnsyncedFiles
 from cmdlog.testing.proof import assert_replays
 from cmdlog.testing.server import DEFAULTS, SMALL, Server
 from procedures import Database

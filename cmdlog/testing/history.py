@@ -24,7 +24,7 @@ from cmdlog.errors import CallError
 from cmdlog.node.assembly import Outside
 from cmdlog.node.clock import TimeSource
 from cmdlog.node.embedded.embedded import Embedded, open_embedded_on
-from cmdlog.testing.files import UnsyncedFiles
+from cmdlog.testing.machine import UnsyncedFiles
 from cmdlog.testing.proof import assert_replays
 from cmdlog.testing.server import SMALL
 from procedures import Database, InvalidParameters

@@ -13,7 +13,7 @@ import orjson
 
 from cmdlog.child_process import PIPE, ChildProcess, without_settings
 from cmdlog.client import Client
-from cmdlog.testing.clock import SettableClock, SharedWord
+from cmdlog.testing.machine import SettableClock, SharedWord
 from cmdlog.wal.directory.local_token import find_local_token
 from procedures import Database
 from procedures.code.bundle import capture_bundle

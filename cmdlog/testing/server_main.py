@@ -2,7 +2,7 @@
 
     python -m cmdlog.die_with_parent … cmdlog.testing.server_main CLOCK DISK serve …
 
-CLOCK and DISK are inherited descriptors of shared words: see `cmdlog.testing.clock`. A disk of 0 works, every other one fails.
+CLOCK and DISK are inherited descriptors of shared words (`machine.py`). A disk of 0 works, every other one fails.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from unittest.mock import patch
 
 from cmdlog.node.assembly import Outside
 from cmdlog.node.node import Node
-from cmdlog.testing.clock import SettableClock, SharedWord
-from cmdlog.testing.files import BreakableFiles
+from cmdlog.testing.machine import BreakableFiles, SettableClock, SharedWord
 
 
 def main() -> None:

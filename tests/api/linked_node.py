@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from cmdlog.api.processes.http_process import ProcessCalls
-from cmdlog.api.processes.node_link import NodeLink
 from cmdlog.api.processes.process_link import LinkSession, join_link, make_pair, new_connection, next_turn, nothing
+from cmdlog.api.processes.process_main import NodeLink
 from cmdlog.cluster.forwarding.call_receiver import CallReceiver
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.node.clock import ClockAhead

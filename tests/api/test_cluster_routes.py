@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 
-from cmdlog.api.gate.problem import CODES
-from cmdlog.api.routes.cluster_routes import CHANGES, CODE_OF
+from cmdlog.api.app import Api
+from cmdlog.api.gate.problem import CODES, Problem
+from cmdlog.api.routes.cluster_routes import CHANGES, CODE_OF, bundle_in
 from cmdlog.cluster.membership.operator_desk import RefusedBecause
 from cmdlog.node.outcome import NoLeader, NotLeading
 from cmdlog.operator_error import OperatorError
 from tests.api.conftest import local_token
 from tests.api.fake_desk import COPY, FAULTS, FakeDesk, clustered, refused
+from tests.node.deployed import make_version
 
 Post = Callable[..., Any]
 LEADER = "http://10.0.0.2:8642"
@@ -197,3 +200,36 @@ def test_codes_of_refusals_are_listed() -> None:
     """The routes need each of them."""
     for because in RefusedBecause:
         assert CODE_OF.get(refused(because).kind, refused(because).kind) in CODES
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({}, "bundle"),
+        ({"rollback": False}, "bundle"),
+        ({"rollback": True, "bundle": {}}, "bundle"),
+        ({"rollback": 1}, "rollback"),
+        ({"rollback": True, "to": 0}, "to"),
+        ({"rollback": True, "to": True}, "to"),
+        ({"bundle": {}, "to": 1}, "to"),
+        ({"bundle": "x"}, "bundle"),
+        ({"rollback": True, "plan": "yes"}, "plan"),
+        ({"rollback": True, "migrate": None}, "migrate"),
+        ({"rollback": True, "force": True}, "force"),
+    ],
+)
+def test_a_body_at_fault_names_its_fields(app: Api, post: Post, given: dict[str, Any], field: str) -> None:
+    """And nothing is deployed: the fake node has no deployer."""
+    answer = post("/v1/deploy", orjson.dumps(given), headers=[("Authorization", f"Bearer {local_token(app)}")])
+    assert (answer.status, answer.json()["code"]) == (422, "invalid_parameters")
+    assert field in [problem["field"] for problem in answer.json()["problems"]]
+
+
+def test_a_bundle_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
+    """One whose content is not what its hash names is refused as what it is."""
+    bundle = make_version(tmp_path, 1)[1]
+    value = orjson.loads(bundle.to_bytes())
+    assert bundle_in(value) == bundle
+    with pytest.raises(Problem) as refused:
+        bundle_in({**value, "target": "other:db"})
+    assert refused.value.code == "bundle_refused"

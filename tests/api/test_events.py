@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from cmdlog.api.app import Api, create_app
-from cmdlog.api.routes import events
+from cmdlog.api.routes import cold_routes
 from cmdlog.api.routes.service import VIEWERS_MAX
 from cmdlog.node.settings import Settings
 from tests.waiting import PATIENCE_S
@@ -24,7 +24,7 @@ WAIT_S = PATIENCE_S
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events follow each other at once."""
-    monkeypatch.setattr(events, "EVERY_S", 0.001)
+    monkeypatch.setattr(cold_routes, "EVERY_S", 0.001)
 
 
 class Viewer:

@@ -13,14 +13,15 @@ import orjson
 import pytest
 import trustme
 
-from cmdlog.api.processes.http_process import ServedCode
+from cmdlog.api.processes.http_process import ProcessStats, ServedCode, encode_totals
 from cmdlog.child_process import ChildProcess
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.node.outcome import LogFullRefusal, Reply
+from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.testing import Server as ServerOf
 from tests.api.bankserver import APPLICATION, ROOT, Server
 from tests.api.linked_node import AHEAD, LinkPair
-from tests.api.test_node_link import ROOM, answers, run
+from tests.api.test_process_main import ROOM, answers, run
 from tests.api.test_tls import context_of, write
 from tests.waiting import ASK_EVERY_S, PATIENCE_S, eventually
 
@@ -218,3 +219,45 @@ def test_a_transaction_ahead_refuses_its_own_call_alone() -> None:
         assert refusal.code == "invalid_parameters"
 
     run(work, CallWindow(calls=ROOM.calls, params_bytes=ROOM.params_bytes))
+
+
+def count(front: RequestStats) -> None:
+    """One of each."""
+    front.answered("call", 200)
+    front.latency.add(0.001)
+    front.refuse("bump", "not_ready")
+    front.error("not_ready", "bump", "id-1", "text")
+    front.slow_calls += 1
+
+
+def test_totals_are_added_once_however_often_they_are_told() -> None:
+    """Two processes tell theirs again and again; the node's own are beside them."""
+    node, fronts = RequestStats(), [RequestStats(), RequestStats()]
+    stats = [ProcessStats(node, {}) for _ in fronts]
+    count(node)
+    for _ in range(3):
+        for front, known in zip(fronts, stats, strict=True):
+            count(front)
+            for _ in range(2):
+                known.take_totals(encode_totals(front, streams=1))
+    assert node.requests == {("call", 200): 7}
+    assert node.refused == {("bump", "not_ready"): 7}
+    assert sum(node.latency.counts) == 7
+    assert round(node.latency.total, 6) == 0.007
+    assert node.slow_calls == 7
+    (error,) = node.errors()
+    assert (error["count"], error["request_id"]) == (7, "id-1")
+    assert [known.calls(("call", 200)) for known in stats] == [3, 3]
+
+
+def test_what_is_open_counts_while_its_process_lives() -> None:
+    """Connections are those of the living; what was cut stays counted."""
+    node, front = RequestStats(), RequestStats()
+    front.show_connections(lambda: 5, cut=lambda: {"evicted": 2})
+    cut: dict[str, int] = {}
+    for _ in range(2):  # processes, one after the other
+        stats = ProcessStats(node, cut)
+        for _ in range(2):  # reports
+            stats.take_totals(encode_totals(front, streams=0))
+        assert stats.connections == 5
+    assert cut == {"evicted": 4}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cmdlog.api.connections import http_server
-from cmdlog.api.connections.acceptor import Acceptor
 from cmdlog.api.connections.connection_registry import ConnectionRegistry
+from cmdlog.api.connections.http_server import Acceptor
 from cmdlog.api.server import Events, _Runner
 from cmdlog.node.settings import Settings
 from tests.api.echo import Application, one_answer, post

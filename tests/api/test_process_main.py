@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -9,7 +12,125 @@ from starlette.types import Receive, Scope, Send
 
 from cmdlog.api.app import create_app
 from cmdlog.api.processes.process_main import NearApp
+from cmdlog.cluster.forwarding.call_rows import CallWindow
+from cmdlog.node.outcome import CallOutcome, CallTooLarge, CodeChanged, NotReady, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.settings import Settings
+from cmdlog.node.slot_map import SlotMap
+from tests.api.linked_node import PARTITIONS, LinkPair
+from tests.api.relay_pair import happened
+from tests.node.test_forwarded_calls import TRACE
+from tests.waiting import PATIENCE_S
+
+ROOM = CallWindow(calls=100, params_bytes=1 << 20)
+
+
+def run(work: Callable[[LinkPair], Coroutine[Any, Any, None]], window: CallWindow = ROOM) -> None:
+    """With a pair, in a loop of its own."""
+
+    async def scenario() -> None:
+        pair = LinkPair(window)
+        await pair.open()
+        try:
+            await work(pair)
+        finally:
+            await pair.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+async def answers(replies: list[Reply], count: int = 1) -> list[Reply]:
+    """So many, when they have come."""
+    await happened(lambda: len(replies) >= count)
+    return replies
+
+
+def test_a_call_is_placed_as_it_will_be_logged() -> None:
+    """Bound, on its partition, with its key and its promise; its outcome comes back as it is."""
+
+    async def work(pair: LinkPair) -> None:
+        route, replies = pair.near.routes["bump"], list[Reply]()
+        partition = pair.near.call(route, [5, 1], key=b"k" * 16, done=replies.append, txn=3, durability="async")
+        assert partition == SlotMap(PARTITIONS).partition_of(route.procedure, [5, 1])
+        await pair.reached(1)
+        (placed,) = pair.node.placed
+        assert placed[:4] == (pair.node.routes["bump"], partition, b"[5,1]", b"k" * 16)
+        assert placed[5] == "async"
+        assert pair.node.observed == [3]
+        pair.answer(0, CallOutcome(0, 77, b"[1]"))
+        assert await answers(replies) == [CallOutcome(0, 77, b"[1]")]
+
+    run(work)
+
+
+def test_a_failure_brings_its_place_and_its_stages() -> None:
+    """What the log says about a slow call is known to the node alone."""
+
+    async def work(pair: LinkPair) -> None:
+        pair.node.trace = TRACE
+        pair.node.stages["log_ms"] = 1.5
+        replies: list[Reply] = []
+        pair.near.call(pair.near.routes["bump"], [5, 1], done=replies.append)
+        await pair.reached(1)
+        pair.answer(0, CallOutcome(2, 78, b"{}"))
+        (outcome,) = await answers(replies)
+        assert isinstance(outcome, CallOutcome)
+        assert pair.near.trace_of(outcome) == replace(TRACE, raised=None)
+        assert pair.near.stages_of(78) == {"log_ms": 1.5}
+        assert pair.near.stages_of(79) == {}
+
+    run(work)
+
+
+def test_a_call_beyond_the_window_is_refused_at_once() -> None:
+    """As beyond `inflight_calls_max`: nothing of it reaches the node."""
+
+    async def work(pair: LinkPair) -> None:
+        route = pair.near.routes["bump"]
+        for item in range(2):
+            pair.near.call(route, [item, 1], done=lambda reply: None)
+        with pytest.raises(Overloaded, match="the node"):
+            pair.near.call(route, [3, 1], done=lambda reply: None)
+        with pytest.raises(CallTooLarge):
+            pair.near.call(route, [1, "x" * (1 << 17)], done=lambda reply: None)
+
+    run(work, CallWindow(calls=2, params_bytes=1 << 20))
+
+
+def test_a_link_that_is_over_leaves_no_caller_waiting() -> None:
+    """A call may have been placed, a read changes nothing, and what comes later is refused."""
+
+    async def work(pair: LinkPair) -> None:
+        replies: list[Reply] = []
+        routes = pair.near.routes
+        read = next(route for route in routes.values() if route.read_only and not route.everywhere)
+        pair.near.call(routes["bump"], [1, 1], done=replies.append)
+        pair.near.call(read, [1], done=replies.append)
+        await pair.reached(2)
+        pair.far.end()
+        await answers(replies, 2)
+        assert [type(reply) for reply in replies] == [UnknownOutcome, NotReady]
+        with pytest.raises(NotReady):
+            pair.near.call(routes["bump"], [1, 1], done=replies.append)
+
+    run(work)
+
+
+def test_replaced_code_is_told_by_its_declaration() -> None:
+    """A call that was bound before a deploy is placed, unless the new code declares it differently."""
+
+    async def work(pair: LinkPair) -> None:
+        replies: list[Reply] = []
+        bump = pair.node.routes["bump"]
+        pair.node.routes = {name: replace(route, catalog=2) for name, route in pair.node.routes.items()}
+        pair.near.call(pair.near.routes["bump"], [1, 1], done=replies.append)
+        await pair.reached(1)
+        assert pair.node.placed[0][0].catalog == 2
+        pair.node.routes = {"bump": replace(pair.node.routes["set_rate"], name="bump")}
+        pair.near.call(bump, [1, 1], done=replies.append)
+        (refusal,) = await answers(replies)
+        assert type(refusal) is CodeChanged
+
+    run(work)
 
 
 async def echo(_scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cmdlog.cluster.forwarding.call_link import CallLink
 from cmdlog.node.clock import ClockAhead
-from cmdlog.node.forwarding.forwarded_replies import TxnAhead
+from cmdlog.node.forwarding.forwarded_calls import TxnAhead
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import (
     CallOutcome,

@@ -10,7 +10,8 @@ import pytest
 
 from cmdlog.cluster.forwarding.call_link import LinkOver, OutgoingCall, WindowFull
 from cmdlog.cluster.forwarding.call_rows import NO_KEY
-from cmdlog.node.forwarding.call_sender import CallSender, WaitingCaller, name_of
+from cmdlog.node.forwarding.call_sender import CallSender, WaitingCaller
+from cmdlog.node.forwarding.forwarded_calls import name_of
 from cmdlog.node.outcome import CallOutcome, CallTooLarge, Durability, NoLeader, NotLeading, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.slot_map import SlotMap, make_routes

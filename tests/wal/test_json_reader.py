@@ -12,7 +12,7 @@ import pytest
 
 from cmdlog.cluster.copying.copy_values import CopyManifest, LogShape, decode_value
 from cmdlog.cluster.transport.peer_book import PeerBook
-from cmdlog.node.forwarding.forwarded_replies import decode_reply
+from cmdlog.node.forwarding.forwarded_calls import decode_reply
 from cmdlog.node.outcome import UnknownOutcome
 from cmdlog.raft.configuration import Configuration
 from cmdlog.raft.errors import BadConfiguration

@@ -2,6 +2,12 @@
 
 One rule: it decides nothing about requests, so that the node's process and HTTP processes run the same server. Clients never use
 up the file descriptors that the node itself needs: a log that cannot open its next segment is worse than a rejected client.
+
+Whatever `accept` says, the socket keeps listening and the loop does not spin. A process without free descriptors cannot take a
+connection, and as long as one waits the socket stays readable: asked again at once, the loop would do nothing else. Thus a
+*spare* descriptor is kept. It is given up to take the connection, and had again when that is closed: the client learns at once
+that there is no room. Where another thread was quicker to take it, new connections wait for `PAUSE_S` in the kernel's queue.
+uvloop's own server has the spare, but spins without it.
 """
 
 from __future__ import annotations
@@ -9,25 +15,130 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import resource
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
 import structlog
 import uvicorn
 
-from cmdlog.api.connections.acceptor import ACCEPTS_AT_ONCE, Acceptor
 from cmdlog.api.connections.connection_registry import ConnectionRegistry
 from cmdlog.node.settings import BadSetting, Settings
 
+ACCEPTS_AT_ONCE: Final = 32  # then those who are connected have their turn
+PAUSE_S: Final = 0.25
+QUIET_S: Final = 60.0  # between two lines of the log about it
+GONE: Final = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM))  # this one connection; the next may be had at once
 BACKLOG: Final = 2048
 AGAIN_S: Final = 0.02  # between two attempts at a port
 LATE_S: Final = 0.15  # for a connection that was accepted last to be made, and its request to be read
 LEAVE_S: Final = 1.0  # at most, for clients of a node that no longer leads to get an answer that ends their connection
 LEAVE_LOOK_S: Final = 0.05  # between two looks at whether all have left
+RESERVED: Final = 256  # for log, snapshots, sites, queries and Python itself
+RESERVED_PER_PARTITION: Final = 16
+CONNECTIONS_LEAST: Final = 16  # with fewer a server is of no use
+
+logger = structlog.get_logger("cmdlog.api")
+
+
+class Acceptor:
+    """What `asyncio.Server` is to uvicorn. `make` is called once per connection. Only the event loop's thread."""
+
+    def __init__(self, listener: socket.socket, make: Callable[[], asyncio.Protocol], *, at_once: int = ACCEPTS_AT_ONCE) -> None:
+        """`at_once`: connections in one turn of the loop."""
+        self._listener, self._make, self._at_once = listener, make, at_once
+        self._loop = asyncio.get_running_loop()
+        self._taking: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._told_s = -QUIET_S  # when it was last logged that descriptors ran out
+        self._closed = False
+        self._spare = _spare()
+        listener.setblocking(False)
+        self._loop.add_reader(listener, self._accept, at_once)
+
+    def close(self) -> None:
+        """Takes those that wait, and no further connection. Idempotent."""
+        if self._closed:
+            return
+        # A client that is connected may have sent a request: with the socket it would be lost without an answer.
+        self._accept(ACCEPTS_AT_ONCE)
+        self._closed = True
+        self._loop.remove_reader(self._listener)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._give_up_spare()
+        self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Returns when nothing of it is left."""
+        while self._taking:
+            await asyncio.wait(self._taking)
+
+    def _accept(self, at_once: int) -> None:
+        for _ in range(at_once):
+            try:
+                client, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in GONE:
+                    continue
+                if not self._shed(error):
+                    self._pause()
+                    return
+            else:
+                task = self._loop.create_task(self._serve_client(client))
+                self._taking.add(task)
+                task.add_done_callback(self._taking.discard)
+
+    async def _serve_client(self, client: socket.socket) -> None:
+        client.setblocking(False)
+        try:
+            await self._loop.connect_accepted_socket(self._make, client)
+        except OSError:  # it is gone already
+            client.close()
+
+    def _shed(self, error: OSError) -> bool:
+        """Ends one connection that there is no descriptor for; False when that cannot be done."""
+        now = self._loop.time()
+        if now - self._told_s >= QUIET_S:
+            self._told_s = now
+            logger.warning("accept_failed", problem=error.strerror, hint="ulimit -n: new connections are rejected until then")
+        if self._spare is None:
+            return False
+        self._give_up_spare()
+        try:
+            self._listener.accept()[0].close()
+        except OSError:
+            return False
+        finally:
+            self._spare = _spare()
+        return True
+
+    def _give_up_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            os.close(spare)
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._listener)
+        self._timer = self._loop.call_later(PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        self._timer = None
+        self._spare = _spare() if self._spare is None else self._spare
+        self._loop.add_reader(self._listener, self._accept, self._at_once)
+
+
+def _spare() -> int | None:
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 def make_config(registry: ConnectionRegistry) -> uvicorn.Config:
@@ -149,13 +260,6 @@ async def _until_all_left(registry: ConnectionRegistry, within_s: float) -> None
         await asyncio.sleep(min(LEAVE_LOOK_S, within_s))
         if not registry.open:
             return
-
-
-RESERVED: Final = 256  # for log, snapshots, sites, queries and Python itself
-RESERVED_PER_PARTITION: Final = 16
-CONNECTIONS_LEAST: Final = 16  # with fewer a server is of no use
-
-logger = structlog.get_logger("cmdlog.api")
 
 
 def connections_allowed(settings: Settings) -> int:

@@ -15,8 +15,7 @@ from urllib.parse import parse_qsl
 from starlette.types import Receive, Scope
 
 from cmdlog.api.gate.problem import Problem, body_too_large, invalid
-from cmdlog.api.gate.request_trace import REQUEST_ID, Trace
-from cmdlog.api.gate.spans import TRACEPARENT, TRACESTATE
+from cmdlog.api.gate.request_trace import REQUEST_ID, TRACEPARENT, TRACESTATE, Picked, Trace
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.node.outcome import Durability
@@ -56,8 +55,6 @@ PREFER_BYTES_MAX: Final = 1024  # of what is looked at: a list of preferences is
 DURABILITIES: Final[Mapping[bytes, Durability]] = {b"sync": "sync", b"async": "async"}
 CONSISTENCIES: Final = frozenset(("linearizable", "stale"))
 CHARSET: Final = re.compile(rb'charset\s*=\s*"?([^";\s]*)"?', re.IGNORECASE)
-
-Picked = dict[bytes, bytes]
 
 
 @dataclass(slots=True)  # not frozen: one is made per request, and freezing costs 0.5 us

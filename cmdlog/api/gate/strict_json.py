@@ -26,7 +26,7 @@ import orjson
 
 from cmdlog.api.native import steps
 
-DEPTH_MAX: Final = 64  # of a value, wherever it comes; `cmdlog.client.wire_values` has the same
+DEPTH_MAX: Final = 64  # of a value, wherever it comes; `cmdlog.client.request` has the same
 INT_MIN: Final = -(1 << 63)  # SQLite's integers
 INT_MAX: Final = (1 << 63) - 1
 INT_CHARS_MAX: Final = 20  # of an integer within 64 bits; longer ones are not converted to find that out

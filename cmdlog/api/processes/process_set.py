@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from starlette.types import ASGIApp
 
-from cmdlog.api.processes.http_process import HttpProcess, ProcessGround
-from cmdlog.api.processes.process_stats import ProcessStats
+from cmdlog.api.processes.http_process import HttpProcess, ProcessGround, ProcessStats
 from cmdlog.api.routes.batch import CALLED
 from cmdlog.api.routes.service import Fronts
 from cmdlog.child_process import describe_late_start

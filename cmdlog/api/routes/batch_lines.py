@@ -111,7 +111,7 @@ class Group:
 
     @property
     def names(self) -> set[str]:
-        """Of the procedures that it calls."""
+        """Names of the procedures that it calls."""
         return {call[0].name for call in self.calls}
 
     def hold(self, room_bytes: int) -> None:

@@ -41,7 +41,6 @@ from cmdlog.api.gate.request import (
     SESSION,
     TXN,
     Incoming,
-    Picked,
     echoed_txn,
     idempotency_key,
     json_object,
@@ -50,7 +49,7 @@ from cmdlog.api.gate.request import (
     read_body,
     wants_stale,
 )
-from cmdlog.api.gate.request_trace import REQUEST_ID, Trace
+from cmdlog.api.gate.request_trace import REQUEST_ID, Picked, Trace
 from cmdlog.api.gate.route_table import INVOKE, PROCEDURES
 from cmdlog.api.gate.session_numbers import check_one_name, named_call
 from cmdlog.api.gate.token_file import Credential

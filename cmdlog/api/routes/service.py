@@ -20,8 +20,8 @@ from starlette.types import Send
 
 from cmdlog.api.gate.auth import make_gatekeeper
 from cmdlog.api.gate.problem import Headers, Problem, conceal, of_refused
+from cmdlog.api.gate.request_trace import make_call_spans
 from cmdlog.api.gate.route_table import ADMIN
-from cmdlog.api.gate.spans import make_call_spans
 from cmdlog.api.gate.strict_json import read_resting
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.batch_window import BatchTraffic

@@ -7,14 +7,13 @@ refused as `no_quorum`; what was sent and is not answered is `outcome_unknown`, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import orjson
 
 from cmdlog.cluster.forwarding.call_link import PARAMS_BYTES_MAX, LinkOver, OutgoingCall, WindowFull
-from cmdlog.cluster.forwarding.call_rows import NO_KEY, SHAPE_BYTES, CallName
-from cmdlog.node.forwarding.forwarded_replies import decode_reply
+from cmdlog.cluster.forwarding.call_rows import NO_KEY, CallName
+from cmdlog.node.forwarding.forwarded_calls import decode_reply, name_of
 from cmdlog.node.outcome import CallRefused, CallTooLarge, Done, Durability, NoLeader, NotLeading, Overloaded, UnknownOutcome
 from cmdlog.node.placing.router import Placed, encode_sent
 from cmdlog.node.slot_map import Route, SlotMap
@@ -39,13 +38,6 @@ class BoundCalls(NamedTuple):
 
 Send = Callable[[int, Sequence[OutgoingCall[WaitingCaller]]], None]
 """Sends calls to a node, all or none; each is settled once. Raises: LinkOver, WindowFull."""
-
-
-def name_of(route: Route) -> CallName:
-    """What both ends must agree on to mean the same call: its name, and a digest of what its caller has to know."""
-    procedure = route.procedure
-    told = [procedure.json_schema(), procedure.partition_by, procedure.each, route.read_only]
-    return CallName(route.name.encode(), blake2b(orjson.dumps(told), digest_size=SHAPE_BYTES, person=b"call shape").digest())
 
 
 class CallSender:

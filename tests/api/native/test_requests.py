@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cmdlog.api.connections.http_parser import CallRequest, HttpParser
 from cmdlog.api.gate import strict_json
 from cmdlog.api.gate.problem import Problem
-from cmdlog.api.gate.request import READ, TWICE, Picked, pick_headers
+from cmdlog.api.gate.request import READ, TWICE, pick_headers
+from cmdlog.api.gate.request_trace import Picked
 from cmdlog.api.native import steps
 from cmdlog.api.routes.service import LARGE_BODY_BYTES
 from cmdlog.node.slot_map import make_routes

@@ -1,6 +1,7 @@
-"""A clock that a test sets and advances, also for servers in processes of their own.
+"""The machine of a test: a clock that it sets and advances, also for servers in processes of their own; a disk that is fast
+because it promises nothing, and one that fails when the test says so.
 
-One rule: it is one word of shared memory. Each process that maps it sees a new time at once.
+One rule: the clock is one word of shared memory. Each process that maps it sees a new time at once.
 
 The word holds microseconds, shifted left by one; the lowest bit says what they are: 0, an offset to real time, which runs on;
 1, a moment since 1970, at which time has stopped.
@@ -8,13 +9,17 @@ The word holds microseconds, shifted left by one; the lowest bit says what they 
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NoReturn
 
 from cmdlog.node.clock import TimeSource
+from cmdlog.wal.files import Data, RealFile, RealFiles
+from cmdlog.wal.os_errors import raise_write_error, write_errors
 
 WORD_BYTES: Final = 8
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -96,3 +101,79 @@ class SettableClock:
 
     def _seconds(self) -> float:
         return self._micros() / 1e6
+
+
+class UnsyncedFiles(RealFiles):
+    """The operating system without its syncs: a directory that a test throws away survives no power cut.
+
+    What is written is in the page cache all the same, and another process, or a later open, reads it.
+    """
+
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> RealFile:
+        return _UnsyncedFile(super().open(path, create=create, exclusive=exclusive, read_only=read_only))
+
+    def fsync_dir(self, path: str) -> None:
+        pass
+
+
+class BreakableFiles(RealFiles):
+    """The operating system, until `broken()`: from then on every write and sync fails as on a dead device (EIO)."""
+
+    __slots__ = ("_broken",)
+
+    def __init__(self, broken: Callable[[], object]) -> None:
+        self._broken = broken
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> RealFile:
+        return _BreakableFile(super().open(path, create=create, exclusive=exclusive, read_only=read_only), self._broken)
+
+    def fsync_dir(self, path: str) -> None:
+        with write_errors("fsync of folder", path):
+            if self._broken():
+                raise _dead_device()
+        super().fsync_dir(path)
+
+
+class _UnsyncedFile(RealFile):
+    __slots__ = ()
+
+    def __init__(self, file: RealFile) -> None:
+        super().__init__(file.fd, file.path)
+
+    def fdatasync(self) -> None:
+        pass
+
+    def fsync(self) -> None:
+        pass
+
+
+class _BreakableFile(RealFile):
+    __slots__ = ("_broken",)
+
+    def __init__(self, file: RealFile, broken: Callable[[], object]) -> None:
+        super().__init__(file.fd, file.path)
+        self._broken = broken
+
+    def pwrite(self, data: Data, offset: int) -> None:
+        if self._broken():
+            self._fail(f"write at offset {offset} of")
+        super().pwrite(data, offset)
+
+    def fdatasync(self) -> None:
+        if self._broken():
+            self._fail("fdatasync of")
+        super().fdatasync()
+
+    def fsync(self) -> None:
+        if self._broken():
+            self._fail("fsync of")
+        super().fsync()
+
+    def _fail(self, action: str) -> NoReturn:
+        raise_write_error(_dead_device(), action, self.path)
+
+
+def _dead_device() -> OSError:
+    return OSError(errno.EIO, os.strerror(errno.EIO))
