@@ -96,6 +96,35 @@ def test_counters_outlive_connections() -> None:
     asyncio.run(body())
 
 
+def test_the_status_counts_what_goes_each_way() -> None:
+    """Of the connections that are over and of the present ones; the round trip is that of the present one."""
+
+    async def body() -> None:
+        bench, sent = PeerBench(), 0
+        for number in (1, 2):
+            wire = Wire(outbox=bench.outbox)
+            bench.peer.attach_outgoing(wire.outgoing)
+            bench.peer.attach_incoming(wire.incoming)
+            bench.outbox.put(appended(ONE, TWO, 1))
+            wire.outgoing.flush()
+            sent += len(wire.caller_end.written)
+            wire.carry()
+            status = bench.peer.status(PeerRecord(b"life-of2", confirmed=True))
+            assert (status.connections, status.out_frames, status.out_messages, status.out_bytes) == (
+                number,
+                number,
+                number,
+                sent,
+            )
+            assert (status.in_frames, status.in_messages, status.in_bytes) == (number, number, sent)
+            assert (status.confirmed, status.round_trip_s) == (True, None)
+        wire.outgoing.check_life(2)
+        wire.carry()
+        assert bench.peer.status(None).round_trip_s is not None
+
+    asyncio.run(body())
+
+
 def test_another_address_ends_the_call() -> None:
     """The same one does not."""
 

@@ -209,7 +209,8 @@ def test_two_copies_do_not_take_turns(tmp_path: Path) -> None:
             assert one.network.status().duplicates
 
 
-def test_a_restored_backup_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("calls", [True, False], ids=["calls", "is called"])
+def test_a_restored_backup_is_refused(tmp_path: Path, calls: bool) -> None:
     """Its directory has an earlier count of starts than the peers have seen: it has forgotten votes that they may count."""
     with joined(tmp_path, 2) as (one, two):
         backup = copy_of(tmp_path, 2)
@@ -222,7 +223,8 @@ def test_a_restored_backup_is_refused(tmp_path: Path) -> None:
             wait_for(lambda: one.peer(TWO).calls_since_s is None)
         restored = make_node(backup, 2)
         with running(restored):
-            restored.network.set_peers({ONE: one.address})
+            restored.network.set_peers({ONE: one.address if calls else NOWHERE})
+            one.network.set_peers({TWO: NOWHERE if calls else restored.address})
             wait_for(lambda: restored.handler.has(NoticeKind.REFUSED_BY_PEER, ONE))
             assert "earlier_start" in restored.handler.details(NoticeKind.REFUSED_BY_PEER)
             assert restored.peer(ONE).met_later
