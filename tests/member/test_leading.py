@@ -11,6 +11,7 @@ from cmdlog.cluster.leader_fitness import FIT, LeaderFitness, Unfitness
 from cmdlog.member.leading.leading import make_leading
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.sites.partition_health import PartitionHealth
+from cmdlog.node.sites.site_progress import SiteStall
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import NO_TERM, Fitness
 
@@ -30,7 +31,8 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     sequencer = SimpleNamespace(admission=SimpleNamespace(refusal=None), replicated=SimpleNamespace(suspended=False))
     nothing: Any = SimpleNamespace()
     desk = SimpleNamespace(troubles=troubles, broken=print)
-    sites = SimpleNamespace(stalls=lambda _now: [])
+    stalls = list[SiteStall]()
+    sites, wal = SimpleNamespace(stalls=lambda _now: stalls), SimpleNamespace(room_bytes=2, disk_full=None)
     peers = [SimpleNamespace(node=2, met_later=False)]
     network = SimpleNamespace(send=sent.extend, status=lambda: SimpleNamespace(peers=peers))
     consensus: Any = SimpleNamespace(
@@ -38,10 +40,7 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
         marks=nothing, peers=lambda: peers, missing_members=list,
     )  # fmt: skip
     node: Any = SimpleNamespace(desk=desk, sites=sites, sequencer=sequencer, keys=())
-    ground: Any = SimpleNamespace(
-        directory="", work=RunningWork(), settings=SimpleNamespace(call_bytes_max=1),
-        wal=SimpleNamespace(room_bytes=2, disk_full=None),
-    )  # fmt: skip
+    ground: Any = SimpleNamespace(directory="", work=RunningWork(), settings=SimpleNamespace(call_bytes_max=1), wal=wal)
     parts = make_leading(ground, node, consensus, nothing)
     troubles.begin_trouble([1], "diverged", "entry 7")
     parts.look_at_fitness()
@@ -61,3 +60,15 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     peers[0].met_later = True
     parts.look_at_lineage()
     assert fitness.own == Unfitness.DIVERGED
+    peers[0].met_later = False
+    parts.look_at_lineage()
+    stalls.append(SiteStall(0, "stopped", 9.0, [0, 1]))
+    wal.room_bytes = 0
+    for _ in range(2):
+        parts.look_at_fitness()
+    assert fitness.own == Unfitness.STUCK | Unfitness.LOG_FULL
+    stalls.clear()
+    wal.room_bytes, wal.disk_full = 2, "no space left"
+    for _ in range(2):
+        parts.look_at_fitness()
+    assert fitness.own == Unfitness.LOG_FULL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from cmdlog.cluster.copying.copy_values import (
     CopyRefused,
     CopyRequest,
     CopyWait,
+    LeaderAddress,
     RefusalCode,
 )
-from cmdlog.cluster.copying.wishes import CopyWish
+from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.node import Node
@@ -113,6 +115,22 @@ def held(node: Node) -> tuple[list[str], list[str]]:
     """Anchors and folders of copies."""
     anchors = [name for name in node._wal.anchors.status() if name.startswith("copy-")]
     return anchors, [name for name in os.listdir(Path(node.directory, FOLDER)) if name.startswith("tmp-")]
+
+
+def test_wish_is_answered_with_what_is_committed(cluster: Members) -> None:
+    """Also to a disk that is unknown yet: what it asks for is refused by name; without a reason it only looks."""
+    node = cluster.leader()
+    with client_of(node) as client:
+        looked, refused = client.ask(replace(WISH, reason="")), client.ask(WISH)
+        assert (looked.node, looked.begun, looked.leads, looked.member, looked.refusal) == (1, True, True, None, None)
+        assert looked.leader == LeaderAddress(1, looked.roll[0].peer)
+        assert [(address.node, address.client) for address in looked.roll] == [(1, "http://node1")]
+        assert refused.refusal is not None
+        assert refused.refusal.code == WishRefusal.NOT_EXPECTED.value
+        admit(node)
+        member = client.ask(WISH).member
+    assert member is not None
+    assert (member.stage, member.incarnation) == (MemberStage.ADMITTED, LIFE)
 
 
 def test_restored_copy_equals_the_states(cluster: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
