@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 from sqlalchemy import types
-from sqlalchemy.dialects.sqlite.base import SQLiteDialect, SQLiteTypeCompiler
+from sqlalchemy.dialects.sqlite.base import SQLiteDDLCompiler, SQLiteDialect, SQLiteTypeCompiler
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import Label, UnaryExpression
 
@@ -33,8 +33,19 @@ from procedures.declaration.stored_types import (
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
 from procedures.numeric.numeric_types import ScaledNumeric
-from procedures.numeric.schema_compiler import ExactDDLCompiler
-from procedures.numeric.shapes import fold_steps, results_of
+from procedures.numeric.operands import assigned, assigned_to, assigning_statement, check_selected, queries_of
+from procedures.numeric.raw_text import check_limits
+from procedures.numeric.shapes import (
+    NULL,
+    DecimalShape,
+    NumericRefused,
+    fold_steps,
+    holds_exact,
+    is_decimal,
+    results_of,
+    shape_of,
+    shape_of_rows,
+)
 
 Processor = Callable[[Any], Any] | None
 
@@ -161,17 +172,48 @@ class StateCompiler(ExactCompiler):
         check_cast(cast)
         return super().visit_cast(cast, **kwargs)
 
+    def visit_compound_select(self, cs: Any, **kwargs: Any) -> Any:
+        check_limits(cs)
+        for row in zip(*(query.selected_columns for query in queries_of(cs)), strict=False):
+            shapes = [shape_of(column) for column in row]
+            if is_decimal(shape_of_rows(shapes)) and shapes[0] is NULL:
+                raise NumericRefused("the first query of a union says what its columns are: write cast(null(), Numeric(12, 2))")
+            kinds = {
+                shape.scale if isinstance(shape, DecimalShape) and is_decimal(shape) else None
+                for shape in shapes
+                if shape is not NULL
+            }
+            if len(kinds) > 1:
+                raise NumericRefused(
+                    f"a {cs.keyword.name.lower()} of {' and '.join(map(str, shapes))}; cast them to one Numeric(p, s)"
+                )
+        return super().visit_compound_select(cs, **kwargs)
+
     def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> Any:
         check_written(insert_stmt)
-        return super().visit_insert(insert_stmt, *args, **kw)
+        self.tables.append(insert_stmt.table)
+        stmt = assigning_statement(insert_stmt)
+        check_selected(stmt)
+        return super().visit_insert(stmt, *args, **kw)
 
     def visit_update(self, update_stmt: Any, *args: Any, **kw: Any) -> Any:
         check_written(update_stmt)
-        return super().visit_update(update_stmt, *args, **kw)
+        self.tables.append(update_stmt.table)
+        return super().visit_update(assigning_statement(update_stmt), *args, **kw)
+
+    def visit_delete(self, delete_stmt: Any, *args: Any, **kw: Any) -> Any:
+        self.tables.append(delete_stmt.table)
+        return super().visit_delete(delete_stmt, *args, **kw)
 
     def visit_on_conflict_do_update(self, on_conflict: Any, **kw: Any) -> Any:
-        check_set(self.stack[-1]["selectable"].table.c, dict(on_conflict.update_values_to_set))
-        return super().visit_on_conflict_do_update(on_conflict, **kw)
+        columns, values = self.stack[-1]["selectable"].table.c, dict(on_conflict.update_values_to_set)
+        check_set(columns, values)
+        for key in values:
+            if getattr(key, "key", key) not in columns:
+                raise NumericRefused(f"set_: {getattr(key, 'key', key)!r} is no column of the table")
+        copied = on_conflict._clone()  # noqa: SLF001 - a statement is left as it is
+        copied.update_values_to_set = {key: assigned_to(columns, key, value) for key, value in values.items()}
+        return super().visit_on_conflict_do_update(copied, **kw)
 
     def fetch_clause(self, select: Any, **kw: Any) -> Any:
         raise StatementRefused("SQLite has no FETCH; write limit(n)")
@@ -197,13 +239,36 @@ class StateCompiler(ExactCompiler):
         return super().visit_function(func, add_to_result_map=add_to_result_map, **kwargs)
 
 
+_DDLCompiler: Any = SQLiteDDLCompiler  # whose methods are not typed
+
+
+class StateDDLCompiler(_DDLCompiler):  # type: ignore[misc]
+    """Columns of exact decimals, with the range of their digits as a constraint: it also marks them in the schema."""
+
+    def get_column_specification(self, column: Any, **kwargs: Any) -> str:
+        text: str = super().get_column_specification(column, **kwargs)
+        if not isinstance(column.type, ScaledNumeric):
+            return text
+        name = self.preparer.quote_identifier(f"numeric({column.type.precision},{column.type.scale}) {column.name}")
+        quoted, limit = self.preparer.quote(column.name), column.type.limit
+        return f"{text} CONSTRAINT {name} CHECK ({quoted} BETWEEN -{limit} AND {limit})"
+
+    def visit_computed_column(self, generated: Any, **kw: Any) -> str:
+        column = generated.column
+        if isinstance(column.type, ScaledNumeric) or holds_exact([generated.sqltext]):
+            copied = generated._copy()  # noqa: SLF001 - a declaration is left as it is
+            copied.sqltext = assigned(generated.sqltext, column)
+            generated = copied
+        return str(super().visit_computed_column(generated, **kw))
+
+
 class StateDialect(SQLiteDialect):
     """SQLite as the state of a partition speaks it: named parameters, exact values, STRICT types."""
 
     supports_statement_cache = True
     type_compiler_cls = _TypeCompiler
     statement_compiler: Any = StateCompiler
-    ddl_compiler: Any = ExactDDLCompiler
+    ddl_compiler: Any = StateDDLCompiler
     colspecs = {  # noqa: RUF012 - SQLAlchemy declares it so
         **{
             kind: spec

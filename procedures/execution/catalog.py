@@ -18,7 +18,7 @@ from procedures.declaration.database import Database
 from procedures.declaration.migration import Migration
 from procedures.declaration.procedure import Access, Procedure
 from procedures.execution import process_guard
-from procedures.execution.call_requests import CallRequests
+from procedures.execution.batch_attempt import CallRequests
 from procedures.execution.call_settings import standard_settings
 from procedures.execution.context import Transaction
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
@@ -27,7 +27,7 @@ from procedures.guard.authorizer import Authorizer, Mode
 from procedures.idempotency.key_table import Kind
 from procedures.idempotency.request_history import VersionFacts
 from procedures.migration.change_run import MigrationRaised
-from procedures.migration.rehearsal import RehearsedStep
+from procedures.migration.stated_change import RehearsedStep
 from procedures.statements.call_state import CallState
 from procedures.statements.compiled import sql_of
 from procedures.statements.pinned_keys import KeyJudge

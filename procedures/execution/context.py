@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, TypeVarTuple, cast, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar, TypeVarTuple, cast, overload
 
 import apsw
 from sqlalchemy.sql import ClauseElement
 
 from procedures.declaration.procedure import Access
 from procedures.errors import ProceduresError
-from procedures.execution.savepoint import Savepoint
 from procedures.guard.authorizer import Authorizer
 from procedures.native import accelerator
 from procedures.results.changes import Result, joined_results
@@ -138,6 +138,41 @@ if TYPE_CHECKING or accelerator is None:  # noqa: SIM108 - a type checker takes 
     StatementRunner = PythonRunner
 else:
     StatementRunner = accelerator.Runner
+
+
+class Savepoint:
+    """`with tx.savepoint():` a block, entered once, whose changes are rolled back if it raises, and the call continues.
+
+    SQLite keeps savepoints as a stack, above those of the executor (`batch`, `call`). One that a call leaves open, in a generator
+    that is not run to its end, is gone with the call: the executor ends its own savepoint or the transaction, and all above it.
+    """
+
+    __slots__ = ("_control", "_open")
+
+    def __init__(self, control: Callable[[str], None], open_savepoints: list[Savepoint]) -> None:
+        """
+        Args:
+            control: runs SQL for transactions; raises when the call is over.
+            open_savepoints: of the call, the innermost last.
+        """
+        self._control = control
+        self._open = open_savepoints
+
+    def __enter__(self) -> Self:
+        if self in self._open:
+            raise RuntimeError("a savepoint is entered once; call tx.savepoint() for another")
+        self._control(f"SAVEPOINT block{len(self._open)}")
+        self._open.append(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        depth = len(self._open) - 1
+        if not self._open or self._open[-1] is not self:
+            raise RuntimeError("savepoints end in the reverse order of their beginning")
+        if kind is not None:
+            self._control(f"ROLLBACK TO block{depth}")
+        self._control(f"RELEASE block{depth}")
+        self._open.pop()
 
 
 class Transaction(StatementRunner):

@@ -39,9 +39,8 @@ from procedures.idempotency.key_table import FormerHashes, Kind
 from procedures.idempotency.known_calls import KnownCalls
 from procedures.idempotency.known_outcome import NO_KEY, KeyPolicy, KnownOutcome, Status
 from procedures.idempotency.request_history import VersionFacts
-from procedures.migration.rehearsal import Rehearsal
 from procedures.migration.schema_changes import SchemaChanges
-from procedures.migration.stated_change import StatedChange
+from procedures.migration.stated_change import Rehearsal, StatedChange
 from procedures.statements.call_state import CallState
 from procedures.storage.changed_keys import Changes
 from procedures.storage.row_digest import ChangedRow, RowLog

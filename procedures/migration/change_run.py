@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -25,18 +25,14 @@ from procedures.declaration.create_text import parse_table
 from procedures.declaration.migration import Migration
 from procedures.errors import MigrationFailed, RowsUnfit, SchemaConflict, StateRefused
 from procedures.guard.authorizer import NEW_TABLE, Mode
-from procedures.migration.recorded_operations import RecordedOperations
-from procedures.migration.rehearsal import RehearsedStep
 from procedures.migration.row_fitness import judge_rows
 from procedures.migration.row_refusals import explain_orphans, explain_refusal
-from procedures.migration.stated_change import RunMigration, StatedChange, Step
+from procedures.migration.stated_change import RehearsedStep, RunMigration, StatedChange, Step
 from procedures.raised_errors import class_name, is_raised, repr_of, text_of
 from procedures.storage.row_digest import EMPTY, RowLog
 from procedures.storage.state import PartitionState, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from procedures.declaration.database import Database
 
 Judged = Mapping[str, Sequence[str]] | None  # table → columns whose rows are judged; None: it is not known, so all are
@@ -51,6 +47,10 @@ class MigrationRaised(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(repr_of(error))
         self.error = error
+
+
+class StepsDiffer(Exception):
+    """The function calls `op` more often, or less often, than it did when it was rehearsed."""
 
 
 class RowWatch(Protocol):
@@ -269,3 +269,53 @@ class _Rehearsing:
     def end_step(self) -> None:
         self.steps.append(tuple(self._statements))
         self._statements = []
+
+
+class RecordedOperations:
+    """`op` of a migration that is run from the log: each call runs the next of its recorded steps, whatever its arguments.
+
+    They return None here and with Alembic; `f` alone gives its argument back.
+    """
+
+    def __init__(self, steps: Sequence[Step], run_step: Callable[[Step], None]) -> None:
+        self._steps = list(steps)
+        self._run_step = run_step
+        self._done = 0
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._run_next
+
+    def f(self, name: str) -> str:
+        """A name that no convention changes."""
+        return name
+
+    @contextmanager
+    def batch_alter_table(self, *_: Any, **__: Any) -> Iterator[Any]:
+        """What is done with the table is one step, at the end of the block."""
+        yield _Ignoring()
+        self._run_next()
+
+    def end_steps(self) -> None:
+        """The function has returned. Raises: StepsDiffer."""
+        if self._done != len(self._steps):
+            raise StepsDiffer(f"it made {self._done} calls of op")
+
+    def _run_next(self, *_: Any, **__: Any) -> None:
+        if self._done == len(self._steps):
+            raise StepsDiffer(f"it calls op more than {self._done} times")
+        self._done += 1
+        self._run_step(self._steps[self._done - 1])
+
+
+class _Ignoring:
+    """The table inside `batch_alter_table`."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+    def f(self, name: str) -> str:
+        return name

@@ -17,7 +17,7 @@ from sqlalchemy import Table
 from procedures.declaration.columns.held_values import Check, row_check, shown_value, value_in_text
 from procedures.declaration.create_text import quoted
 from procedures.errors import RowsUnfit
-from procedures.migration.rehearsal import RehearsedStep
+from procedures.migration.stated_change import RehearsedStep
 
 KNOWN_MAX: Final = 1 << 14  # values of a column that need not be judged again
 

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from procedures.errors import BatchRefused, MigrationDiverged, MigrationFailed, SchemaConflict, StateRefused
 from procedures.idempotency.request_history import VersionFacts
-from procedures.migration.change_run import SQL_ERRORS, ChangeRun, FunctionRunner, Judged, MigrationRaised, RowWatch
-from procedures.migration.recorded_operations import StepsDiffer
-from procedures.migration.rehearsal import Rehearsal
-from procedures.migration.stated_change import StatedChange
+from procedures.migration.change_run import SQL_ERRORS, ChangeRun, FunctionRunner, Judged, MigrationRaised, RowWatch, StepsDiffer
+from procedures.migration.stated_change import Rehearsal, StatedChange
 from procedures.raised_errors import is_raised
 from procedures.storage.row_digest import RowLog
 from procedures.storage.state import PartitionState, Position

@@ -1,6 +1,7 @@
 """What a SCHEMA entry says: the change of one partition's tables, finished before it is logged. FORMAT.md "Schema changes".
 
-One rule: everything that a replay needs is here or in the bundle that `catalog` names; no Alembic, no comparison.
+One rule: everything that a replay needs is here or in the bundle that `catalog` names; no Alembic, no comparison. A `Rehearsal` has
+what people want to know beside it.
 """
 
 from __future__ import annotations
@@ -63,3 +64,23 @@ class StatedChange:
             int(value.get("at", 0)),
             str(value.get("rows_digest", "")),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedStep:
+    """One statement, or what a migration did by `tx`."""
+
+    what: str  # migration that it belongs to; "" for what is done without one
+    sql: str
+    rows: int  # that it changed or copied
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A change that was done on a state, and taken back or kept open."""
+
+    change: StatedChange
+    steps: tuple[RehearsedStep, ...]
+    seconds: float  # of the run that counts: how long the partition would wait
+    schema: Mapping[str, str]  # name -> CREATE statement of the tables and indexes that it leads to

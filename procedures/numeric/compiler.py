@@ -16,12 +16,12 @@ import re
 from typing import Any, Final
 
 from sqlalchemy import null, type_coerce, types
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BindParameter, ClauseElement, Tuple
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.sql.selectable import TableClause
 
-from procedures.numeric.exact_statements import ExactStatements
 from procedures.numeric.numeric_types import DIVISION_DIGITS, PRECISION_MAX, ScaledNumeric, hides_numeric, is_exact
 from procedures.numeric.operands import (
     COMPARED,
@@ -73,8 +73,17 @@ _SIGNS: Final = {
 }  # fmt: skip
 
 
-class ExactCompiler(ExactStatements):
-    """SQLite's compiler, with exact decimals."""
+_Compiler: Any = SQLiteCompiler  # whose methods are not typed
+
+
+class ExactCompiler(_Compiler):  # type: ignore[misc]
+    """SQLite's compiler of expressions, with exact decimals."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.raw_text = False  # parts are SQL text, of which no shape is known
+        self.tables: list[Any] = []  # that are named, each at least once
+        self._stars: set[int] = set()  # of count(*) and EXISTS (SELECT *)
+        super().__init__(*args, **kwargs)
 
     def process(self, obj: Any, **kwargs: Any) -> Any:
         return obj._compiler_dispatch(self, **kwargs)  # noqa: SLF001 - as in SQLAlchemy

@@ -21,20 +21,20 @@ from procedures.guard.authorizer import Authorizer, Mode
 from procedures.guard.probe import probe
 from procedures.results.changes import Result, inserted_class
 from procedures.results.rows import rows_class
-from procedures.statements.allowed_tables import AllowedTables
+from procedures.statements.allowed_tables import AllowedTables, MigratedTables
 from procedures.statements.compiled import Compiled, compile_statement
-from procedures.statements.migrated_tables import MigratedTables
 from procedures.statements.pinned_keys import KeyJudge
 from procedures.statements.prepared import (
     PreparedText,
     Run,
     check_names,
+    find_numbered,
     marking_run,
     misfit_error,
+    numbering_run,
     reading_run,
     writing_run,
 )
-from procedures.statements.row_numbers import find_numbered, numbering_run
 from procedures.statements.statement_forms import (
     StatementForm,
     ValueKinds,

@@ -18,20 +18,24 @@ may have the file open for writing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import apsw
 
-from procedures.errors import SchemaConflict, StateRefused
-from procedures.guard.authorizer import Authorizer, Mode
+from procedures.errors import StateRefused
+from procedures.guard.authorizer import Authorizer
 from procedures.native import open_statements
 from procedures.numeric.functions import register_numeric_functions
 from procedures.storage.state_file import connect
-from procedures.storage.state_log import PAGE_BYTES, StateLog
 
+PAGE_BYTES: Final = 4096  # the block size of the file systems below; a fixed one keeps snapshot images comparable
+FRAME_BYTES: Final = PAGE_BYTES + 24  # of a page in the log, with its header
+PAGES_CHECKPOINT: Final = 4000  # 16 MB: a checkpoint costs as much as the distinct pages in it, so larger is cheaper per call
+FILE_BYTES_KEPT: Final = 32 << 20  # of a log that is used again; what it grew beyond that goes back
 FORMAT = 1
 CACHE_KIBIBYTES = 64 << 10
 STATEMENTS_CACHED = 1024  # APSW's default of 100 would prepare again in applications with more statements
@@ -60,6 +64,48 @@ class Position:
     term: int = 0
     checksum: int = 0
     txn_id: int = 0
+
+
+class StateLog:
+    """SQLite's write-ahead log of the state (https://www.sqlite.org/wal.html): what it holds, and when its pages move.
+
+    One rule: pages move into the state file after a commit, never during one. They move up to the oldest reader's view. SQLite
+    starts at the log's beginning again when all of it has moved and no reader is left. Readers that overlap leave no such moment,
+    and the log grows for as long as they come. `cmdlog.node.sites.site_executor` makes the moment, `empty` uses it.
+
+    Attributes:
+        pages_checkpoint: pages from which on they move after each commit.
+    """
+
+    __slots__ = ("_pages", "pages_checkpoint")
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        """From now on the connection's commits are counted here."""
+        self.pages_checkpoint = PAGES_CHECKPOINT
+        self._pages = 0  # committed since SQLite started at its beginning
+        connection.pragma("journal_size_limit", FILE_BYTES_KEPT)
+        connection.set_wal_hook(self._committed)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the commits in the log."""
+        return self._pages * FRAME_BYTES
+
+    def empty(self, connection: apsw.Connection) -> bool:
+        """Moves all pages and, without readers, cuts the file to nothing; whether it did."""
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.Error:  # a reader; or the volume, which the next batch meets as well
+            return False
+        self._pages = 0
+        return True
+
+    def _committed(self, connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._pages = pages
+        if pages >= self.pages_checkpoint:
+            with contextlib.suppress(apsw.Error):  # it is committed; SQLite's own checkpoint ignores errors as well
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        return apsw.SQLITE_OK
 
 
 class PartitionState:
@@ -140,36 +186,6 @@ class PartitionState:
         )
         if without:
             raise StateRefused(f"table {without[0][0]} has no primary key")
-
-    def run_schema(self, statements: Sequence[str]) -> None:
-        """Runs the statements of a schema record in the open transaction.
-
-        Raises: apsw.Error, StateRefused.
-        """
-        self.guard.mode = Mode.SCHEMA
-        try:
-            for statement in statements:
-                self.connection.execute(statement)
-        finally:
-            self.guard.mode = Mode.FRAMEWORK
-        self.check_keys()
-
-    def rehearse_schema(self, statements: Sequence[str]) -> None:
-        """Runs the statements of a schema record and takes all of it back: once it is logged, no replay gets past it.
-
-        Raises:
-            SchemaConflict: the tables and rows that are there do not allow it.
-        """
-        self.connection.execute("BEGIN IMMEDIATE")
-        try:
-            self.run_schema(statements)
-        except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, StateRefused) as error:
-            raise SchemaConflict(
-                f"the application's tables do not suit the rows of partition {self.partition}: {self.guard.denied or error}; "
-                "nothing was changed; go back to the old declaration, or repair the rows with it first"
-            ) from None
-        finally:
-            _roll_back(self.connection)
 
     def empty_log(self) -> bool:
         """Moves what the write-ahead log holds, and cuts it to nothing; False while a reader, or a transaction here, needs it."""

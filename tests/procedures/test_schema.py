@@ -213,20 +213,3 @@ def test_slots_are_where_rows_stay() -> None:
     for wrong in (1.5, None, True, b"a", [1]):
         with pytest.raises(TypeError):
             slot_of(wrong)
-
-
-def test_a_rehearsal_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Whether it goes well or not: tables, rows and position are as before, and the same statements can be run after it."""
-    state = PartitionState.open(tmp_path / "s", partition=0)
-    executor = Executor(state, lambda _v: Database("none"), digest_rows=True, millis_of=lambda t: t, progress=None)
-    make = ["CREATE TABLE t (id INTEGER NOT NULL, PRIMARY KEY (id)) STRICT"]
-    state.rehearse_schema(make)
-    assert (state.schema(), state.position) == ({}, Position())
-    executor.apply_schema(index=1, term=1, checksum=1, txn_id=txn_at(1), change=StatedChange(tuple(make)))
-    before = state.schema()
-    for wrong in ("CREATE TABLE t (id INTEGER NOT NULL, PRIMARY KEY (id))", "CREATE TABLE u (id INTEGER)"):
-        with pytest.raises(SchemaConflict):
-            state.rehearse_schema(["CREATE TABLE v (id INTEGER NOT NULL, PRIMARY KEY (id))", wrong])
-    assert state.schema() == before
-    executor.advance(index=2, term=1, checksum=2)
-    state.close()

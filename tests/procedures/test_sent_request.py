@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from procedures import Database, Transaction
-from procedures.execution.call_requests import CallRequests
+from procedures.execution.batch_attempt import CallRequests
 from procedures.execution.invocations import Invocations
 from procedures.native import accelerator
 from procedures.wire.sent_request import SentParameters, SentSignature, call_text, given_hash

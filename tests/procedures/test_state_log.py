@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from procedures.storage import state_log
-from procedures.storage.state import PartitionState, open_reader
-from procedures.storage.state_log import FRAME_BYTES
+from procedures.storage import state as state_file
+from procedures.storage.state import FRAME_BYTES, PartitionState, open_reader
 
 PAD = 100 * 4096  # about a hundred pages
 
@@ -84,8 +83,8 @@ def test_pages_move_by_themselves(state: PartitionState) -> None:
 
 def test_room_that_a_reader_took_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file keeps so much as is used all the time, and what it grew beyond that goes back."""
-    monkeypatch.setattr(state_log, "FILE_BYTES_KEPT", 3 * PAD)
-    monkeypatch.setattr(state_log, "PAGES_CHECKPOINT", 200)
+    monkeypatch.setattr(state_file, "FILE_BYTES_KEPT", 3 * PAD)
+    monkeypatch.setattr(state_file, "PAGES_CHECKPOINT", 200)
     state = PartitionState.open(tmp_path / "p0.sqlite", partition=0)
     state.connection.execute("CREATE TABLE pads (id INTEGER NOT NULL PRIMARY KEY, data BLOB)")
     with reader(state):

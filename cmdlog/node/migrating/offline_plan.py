@@ -26,7 +26,7 @@ from procedures.code.procedure_versions import catalog_value, facts_of
 from procedures.declaration.columns.held_values import values_shown
 from procedures.declaration.schema_plan import check_older_program
 from procedures.errors import ProceduresError, SchemaConflict
-from procedures.migration.rehearsal import Rehearsal
+from procedures.migration.stated_change import Rehearsal
 from procedures.storage.state import PartitionState, open_reader
 from replay.plan.in_place_plan import distrust_damaged, plan_in_place
 from replay.plan.sole_voter import check_served_alone

@@ -20,7 +20,7 @@ from procedures.declaration.schema_plan import SchemaPlan
 from procedures.errors import MigrationNeeded
 from procedures.execution.executor import Executor
 from procedures.idempotency.request_history import VersionFacts
-from procedures.migration.rehearsal import Rehearsal
+from procedures.migration.stated_change import Rehearsal
 from procedures.storage.state import PartitionState, read_migrations, read_schema
 from replay.state.trust import state_path
 

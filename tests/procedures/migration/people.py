@@ -13,8 +13,7 @@ import apsw
 from procedures import Database
 from procedures.execution.executor import Executor
 from procedures.idempotency.request_history import VersionFacts
-from procedures.migration.rehearsal import Rehearsal
-from procedures.migration.stated_change import StatedChange
+from procedures.migration.stated_change import Rehearsal, StatedChange
 from procedures.storage.state import PartitionState
 from tests.procedures.sites import START_MS, txn_at
 

@@ -155,3 +155,16 @@ def test_constraints_hold_in_numbers(tmp_path: Path) -> None:
             site.run(insert(table).values(id=3, **wrong))
     assert str(site.run(select(table.c.m).where(table.c.id == 1))) == "[(Decimal('1.50'),)]"
     site.close()
+
+
+def test_a_column_is_an_integer_with_a_range() -> None:
+    """The range is that of its digits, and its name is the mark; a generated column is in units."""
+    db = Database("schema")
+    db.table(
+        "t", Column("id", Integer, primary_key=True), Column("a", Numeric(4, 2), nullable=False, server_default="0.5"),
+        Column("double", Numeric(10, 4), Computed(column("a") * 2, persisted=True)), partition_by="id",
+    )  # fmt: skip
+    (statement,) = db.schema_statements()
+    assert 'a INTEGER DEFAULT 50 NOT NULL CONSTRAINT "numeric(4,2) a" CHECK (a BETWEEN -9999 AND 9999)' in statement
+    assert "AS (((a * 2) * 100)) STORED" in statement
+    assert statement.endswith("STRICT")
