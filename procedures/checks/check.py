@@ -16,19 +16,17 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Final
 
 import orjson
+from sqlalchemy.sql import operators, visitors
 
-from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.hidden_packages import library_hint
 from cmdlog.whole_line_stdout import answer
-from procedures.checks.check_target import resolve_target
 from procedures.checks.lint import Finding, lint
 from procedures.checks.migrations import check_migrations
 from procedures.checks.routed_keys import find_misrouted
-from procedures.checks.statement_effects import find_silent_parts
-from procedures.checks.trial_executor import MILLIS_BITS, REVERSE, trial_executor
+from procedures.checks.trial_runs import MILLIS_BITS, RunFailed, resolve_target, run_in_worlds, trial_executor
 from procedures.code.bundle import capture_bundle
 from procedures.declaration.database import Database
 from procedures.errors import DefinitionError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
@@ -40,6 +38,7 @@ CALLS = 2000
 BATCH = 16  # small, so that a difference is narrowed down to few calls
 RESTART = "CMDLOG_CHECK_RESTART"  # set for a run: half-way, another process continues
 RUN_SECONDS_MAX = 120
+_WITH_OPTIONS: Final = frozenset(("select", "insert", "update", "delete"))
 
 
 def check(target: str | Database, *, seed: int = 1, calls: int = CALLS, given: str | Path | None = None) -> list[Finding]:
@@ -91,19 +90,34 @@ def _check_statements(db: Database, modules: Iterable[str]) -> Iterator[Finding]
                 yield from (Finding(name, 0, "statement", "error", variable, problem) for problem in problems)
 
 
+def find_silent_parts(statement: Any) -> list[str]:
+    """A sentence for each part that SQLAlchemy leaves out for SQLite, or writes wrongly, without an error; in order."""
+    found = []
+    for element in visitors.iterate(statement):
+        part: Any = element
+        if getattr(part, "_distinct_on", ()):
+            found.append("DISTINCT ON is left out: SQLite has none, and all rows come; use row_number() over a window, or min()")
+        if getattr(part, "operator", None) is operators.bitwise_xor_op:
+            found.append("bitwise_xor is grouped wrongly by SQLAlchemy; write a.bitwise_or(b) - a.bitwise_and(b)")
+        if part.__visit_name__ in _WITH_OPTIONS:
+            others = [option for option in part.dialect_kwargs if not option.startswith("sqlite_")]
+            found += [f"{option} is of another database and is left out; use a subquery, or leave it out" for option in others]
+    return found
+
+
 def _double_run(target: str, *, seed: int, calls: int) -> list[Finding]:
-    worlds = (
-        {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C"},
-        {"PYTHONHASHSEED": "2", "TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", REVERSE: "1", RESTART: "1"},
-    )
-    first, second = (_finish(run) for run in [_start(target, world, seed=seed, calls=calls) for world in worlds])
-    module = target.partition(":")[0]
-    for one, other in itertools.zip_longest(first, second):
-        if one is None or other is None or "error" in one or "error" in other:
-            problem = next((line["error"] for line in (one, other) if line and "error" in line), "a run ended early")
-            hint = library_hint()
-            problem += f"; {hint}" if hint else ""
-            return [Finding(module, 0, "double_run", "error", "", f"the double run could not end: {problem}")]
+    module, arguments = target.partition(":")[0], (target, str(seed), str(calls))
+    try:
+        printed = run_in_worlds(
+            "procedures.checks.check", (arguments, arguments), second={RESTART: "1"}, patience_s=RUN_SECONDS_MAX
+        )
+        if len({output.count(b"\n") for output in printed}) > 1:
+            raise RunFailed("a run ended early")
+    except RunFailed as error:
+        problem = "; ".join(filter(None, (str(error), library_hint())))
+        return [Finding(module, 0, "double_run", "error", "", f"the double run could not end: {problem}")]
+    first, second = ([orjson.loads(line) for line in output.splitlines()] for output in printed)
+    for one, other in zip(first, second, strict=True):
         if one != other:
             return [Finding(module, 0, "divergence", "error", ", ".join(_differing(one, other)), _difference(one, other))]
     return list(_find_failing(module, first))
@@ -138,30 +152,6 @@ def _difference(one: dict[str, Any], other: dict[str, Any]) -> str:
     where = f"; rows that differ: {', '.join(f'{table} {key}' for table, key, _ in rows[:3])}" if rows else ""
     worlds = "other hash seed, time zone, unordered rows; a restart half-way"
     return f"two runs of the same calls differ in batch {one['batch']} ({worlds}){where}"
-
-
-_Started = tuple[ChildProcess, IO[bytes]]
-
-
-def _start(target: str, world: dict[str, str], *, seed: int, calls: int) -> _Started:
-    """Both runs go at once; their output goes to files, since a pipe that nobody empties would hold the second one up."""
-    output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _finish
-    arguments, environment = (target, str(seed), str(calls)), {**os.environ, **world}
-    return ChildProcess("procedures.checks.check", *arguments, environment=environment, stdout=output, stderr=PIPE), output
-
-
-def _finish(started: _Started) -> list[dict[str, Any]]:
-    """The records of a run; one that holds the error if it failed."""
-    run, output = started
-    with run, output:
-        if (ended := run.finish(patience_s=RUN_SECONDS_MAX)) is None:
-            return [{"error": f"no end after {RUN_SECONDS_MAX} s"}]
-        output.seek(0)
-        lines = output.read().splitlines()
-    if ended.code != 0:
-        last = ended.errors.decode(errors="replace").strip().splitlines()[-1:]
-        return [{"error": last[0] if last else describe_end(ended.code)}]
-    return [orjson.loads(line) for line in lines]
 
 
 def _batches(target: str, *, seed: int, calls: int) -> tuple[Database, list[list[tuple[str, dict[str, Any]]]]]:

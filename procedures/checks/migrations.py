@@ -1,27 +1,23 @@
 """`check` of migrations: do they lead from a given state to the declared tables, and twice the same way?
 
-One rule: the given state is not touched. Each run works on a copy of it, in a process of its own, and the two runs differ in what
-a correct migration cannot see: hash seed, time zone, locale, the order of rows that no ORDER BY asks for.
+One rule: the given state is not touched. Each run works on a copy of it, in a process of its own (`trial_runs`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 import orjson
 
-from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.whole_line_stdout import answer
-from procedures.checks.check_target import resolve_target
 from procedures.checks.lint import Finding
-from procedures.checks.trial_executor import MILLIS_BITS, REVERSE, trial_executor
+from procedures.checks.trial_runs import MILLIS_BITS, RunFailed, resolve_target, run_in_worlds, trial_executor
 from procedures.declaration.columns.held_values import values_shown
 from procedures.declaration.database import Database
 from procedures.declaration.schema_plan import kept_columns
@@ -32,10 +28,6 @@ from procedures.storage.state_file import connect
 RUN_SECONDS_MAX: Final = 600
 _CATALOG: Final = 1
 _AT: Final = 1_700_000_000_000 << MILLIS_BITS
-_WORLDS: Final[Sequence[Mapping[str, str]]] = (
-    {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C"},
-    {"PYTHONHASHSEED": "2", "TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", REVERSE: "1"},
-)
 
 
 def check_migrations(target: str, database: Database, given: str | Path | None) -> list[Finding]:
@@ -67,7 +59,16 @@ def _check_fresh(target: str, database: Database) -> Iterator[Finding]:
 
 def _check_state(target: str, database: Database, path: Path) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory() as folder:
-        first, second = (_run_in_world(target, path, Path(folder) / f"{at}.db", world) for at, world in enumerate(_WORLDS))
+        copies = [str(Path(folder) / f"{at}.db") for at in (0, 1)]
+        for copy in copies:
+            _copy_state(path, Path(copy))
+        runs = [(target, copy) for copy in copies]
+        try:
+            printed = run_in_worlds("procedures.checks.migrations", runs, second={}, patience_s=RUN_SECONDS_MAX)
+        except RunFailed as error:
+            yield _finding(target, "migration", f"{path}: {error}")
+            return
+    first, second = map(orjson.loads, printed)
     for ending in (first, second):
         if "error" in ending:
             yield _finding(target, "migration", f"{path}: {ending['error']}")
@@ -90,20 +91,6 @@ def _state_files(given: Path) -> list[Path]:
     found = [given] if given.is_file() else sorted(given.rglob("p[0-9]*.sqlite"))
     if not found:
         raise BundleError(f"{given} is no state file, and no directory with states")
-    return found
-
-
-def _run_in_world(target: str, path: Path, copy: Path, world: Mapping[str, str]) -> dict[str, Any]:
-    """How the migrations end on a copy of the state, in a process of its own."""
-    _copy_state(path, copy)
-    environment = {**os.environ, **world}
-    run = ChildProcess("procedures.checks.migrations", target, str(copy), environment=environment, stdout=PIPE, stderr=PIPE)
-    with run:
-        if (ended := run.finish(patience_s=RUN_SECONDS_MAX)) is None:
-            return {"error": f"no end after {RUN_SECONDS_MAX} s"}
-    if ended.code != 0:
-        return {"error": (ended.errors.decode(errors="replace").strip().splitlines() or [describe_end(ended.code)])[-1]}
-    found: dict[str, Any] = orjson.loads(ended.output)
     return found
 
 

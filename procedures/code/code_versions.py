@@ -33,7 +33,7 @@ class CodeVersions:
 
     @property
     def newest_hash(self) -> str:
-        """Of the bundle that new calls run."""
+        """Hash of the bundle that new calls run."""
         return str(self.newest_value["hash"])
 
     def texts(self) -> dict[int, str]:

@@ -33,7 +33,7 @@ class CallRequests:
         return (batch.sent[at] if batch.sent else 0) or self._sent[batch.procedures[at]].hash_of(batch.params[at])
 
     def hashes(self, batch: Invocations) -> list[int]:
-        """Those of all its calls."""
+        """The hashes of all its calls."""
         if batch.sent:
             return [self.hash_of(batch, at) for at in range(len(batch.params))]
         seeds, values = self.columns(batch)

@@ -99,7 +99,7 @@ class _Stream:
         return _Stream(self._threads, getattr(self.stream, "buffer", None), is_text=False)
 
     def write(self, text: Any) -> int:
-        """As of a text stream."""
+        """`TextIOBase.write`."""
         if get_ident() not in self._threads:
             return 0 if self.stream is None else int(self.stream.write(text))
         if self._is_text and not isinstance(text, str):
@@ -112,12 +112,12 @@ class _Stream:
         return len(text)
 
     def writelines(self, lines: Iterable[Any]) -> None:
-        """As of a text stream."""
+        """`TextIOBase.writelines`."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """As of a text stream."""
+        """`TextIOBase.flush`."""
         if get_ident() not in self._threads:
             self.stream.flush()
             return

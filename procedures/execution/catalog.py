@@ -99,7 +99,7 @@ class Catalog:
         return function, procedure.decode, procedure.encode, self._transactions[procedure.access]
 
     def kind_of(self, numbers: Sequence[int]) -> Kind:
-        """Of a batch of these procedures: a call on all partitions is a batch of its own."""
+        """The kind of a batch of these procedures: a call on all partitions is a batch of its own."""
         return "everywhere" if len(numbers) == 1 and self.everywhere[numbers[0]] else "single"
 
     def open(self) -> None:

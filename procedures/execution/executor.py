@@ -379,7 +379,7 @@ class Executor:
 
     @property
     def changes(self) -> Changes | None:
-        """Which rows changed; None until `gather_changes`."""
+        """The rows that changed; None until `gather_changes`."""
         return self._rows.changes if self._rows is not None else None
 
     def gather_changes(self) -> Changes | None:

@@ -115,7 +115,7 @@ class FailureTracer:
         self._traces.append(FailureTrace(txn_id, procedure.name, file, line, function, described, text, hint, raised))
 
     def take_traces(self) -> Sequence[FailureTrace]:
-        """Those since `begin_attempt`, in the order of their calls."""
+        """The traces since `begin_attempt`, in the order of their calls."""
         if not self._traces:
             return ()
         traces, self._traces = self._traces, []

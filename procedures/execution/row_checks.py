@@ -139,7 +139,7 @@ class RowChecker:
 
     @property
     def checks(self) -> Mapping[str, RowCheck]:
-        """Those of the running catalog."""
+        """The checks of the running catalog."""
         return self._checks
 
     @checks.setter

@@ -58,7 +58,7 @@ _ACTIONS: dict[int | str, int | str] = apsw.mapping_authorizer_function  # code 
 
 
 class Mode(Enum):
-    """Whose statement is being prepared."""
+    """The owner of the statement that is being prepared."""
 
     FRAMEWORK = 0
     PROCEDURE = 1

@@ -58,7 +58,7 @@ class SessionRow:
 
     @property
     def shared(self) -> bool:
-        """Of a call on all partitions."""
+        """Whether it is of a call on all partitions."""
         return self.clock < 0
 
     def pack(self) -> bytes:
@@ -80,7 +80,7 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What is remembered of sessions that are known no more."""
+    """What is remembered of sessions that are no longer known."""
 
     born: int = 0  # sessions made before this millisecond may be among them
 

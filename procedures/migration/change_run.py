@@ -87,7 +87,7 @@ class ChangeRun:
 
     @property
     def rows_digest(self) -> str:
-        """Of the rows that `tx` changed; "" where none did, or digests are off."""
+        """Digest of the rows that `tx` changed; "" where it changed none, or digests are off."""
         return self._hasher.hexdigest() if self._changed else ""
 
     def play(self, change: StatedChange, database: Database | None) -> None:

@@ -96,7 +96,7 @@ class _Rules:
         set_exact_types(self._table)
 
     def checks(self) -> list[str]:
-        """Of the table, in the order of the declaration."""
+        """The checks of the table, in the order of the declaration."""
         compiler = DIALECT.ddl_compiler(DIALECT, None)
         made = [found for found in self._table.constraints if isinstance(found, CheckConstraint)]
         return [" ".join(str(compiler.process(check)).split()) for check in sorted(made, key=_order)]

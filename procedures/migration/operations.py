@@ -204,7 +204,7 @@ class TableOperations(Operations):
         return edit
 
     def _add_check(self, edit: TableEdit, operation: ops.CreateCheckConstraintOp) -> TableEdit:
-        """Of columns as they are now. One of a declared table is a name here: SQLAlchemy would add the check to that table."""
+        """Adds a check of columns as they are now. One of a declared table is a name here: SQLAlchemy would add the check to that table."""
         condition: Any = operation.condition
         if not isinstance(condition, str):
             condition = replacement_traverse(condition, {}, _named_only)
@@ -230,7 +230,7 @@ class TableOperations(Operations):
         return edit
 
     def _options(self, edit: TableEdit, key: list[str]) -> str:
-        """As the declaration has them; for a table that is not declared, from its text."""
+        """Options of the declaration; for a table that is not declared, from its text."""
         info = self._tables.get(edit.table.name)
         if info is not None:
             declared = parse_table(create_table(info.table))
@@ -284,7 +284,7 @@ class TableOperations(Operations):
 
 
 def _constraints_of(table: Table) -> list[Any]:
-    """Those of a new column, without its primary key and what its type brings."""
+    """The constraints of a new column, without its primary key and what its type brings."""
     return sorted(
         (found for found in table.constraints if found.__visit_name__ != "primary_key_constraint"),
         key=lambda found: str(found.__visit_name__),

@@ -1,7 +1,7 @@
 """What a SCHEMA entry says: the change of one partition's tables, finished before it is logged. FORMAT.md "Schema changes".
 
-One rule: everything that a replay needs is here or in the bundle that `catalog` names; no Alembic, no comparison. A `Rehearsal` has
-what people want to know beside it.
+One rule: everything that a replay needs is here or in the bundle that `catalog` names; no Alembic, no comparison. Beside it a
+`Rehearsal` has what people want to know.
 """
 
 from __future__ import annotations

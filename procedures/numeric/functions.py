@@ -107,7 +107,7 @@ def _cast(a: Any, power: int, limit: int) -> int | None:
 
 
 def _units(stored: Any) -> Any:
-    """Of an exact column in ad-hoc SQL: what is stored."""
+    """What is stored of an exact column, in ad-hoc SQL."""
     return stored
 
 

@@ -178,7 +178,7 @@ def tuples_at_scale(binary: Any, operator: Any) -> Any:
 
 
 def _tuple_types(elements: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """Of the values in a list of tuples: SQLAlchemy gives those of a literal list the type of the first tuple."""
+    """Types of the values in a list of tuples: SQLAlchemy gives those of a literal list the type of the first tuple."""
     found = []
     for element, type_ in zip(elements, given, strict=True):
         shape = shape_of(element)

@@ -56,7 +56,7 @@ class NumericRefused(CompileError):
 
 @dataclass(frozen=True, slots=True)
 class DecimalShape:
-    """Of an exact expression: its decimals, and how many digits it has at most. `whole`: a plain integer column or value."""
+    """Decimals of an exact expression, and how many digits it has at most. `whole`: a plain integer column or value."""
 
     scale: int
     digits: int
@@ -125,7 +125,7 @@ def _shape_of_column(column: Any) -> AnyShape:
 
 
 def shape_of_rows(shapes: Sequence[AnyShape]) -> AnyShape:
-    """Of one column whose rows come from several queries, all of the same decimals (`visit_compound_select`)."""
+    """The shape of one column whose rows come from several queries, all of the same decimals (`visit_compound_select`)."""
     known = [shape for shape in shapes if isinstance(shape, DecimalShape)]
     if len(known) < sum(shape is not NULL for shape in shapes) or not known:
         return next((shape for shape in shapes if shape is not NULL and not isinstance(shape, DecimalShape)), NULL)
@@ -188,7 +188,7 @@ def fold_steps(clauses: Any) -> Any:
 
 
 def shape_of_step(operator: Any, left: AnyShape, right: AnyShape, element: Any) -> AnyShape:
-    """Of one arithmetic step."""
+    """The shape of one arithmetic step."""
     known = [shape for shape in (left, right) if isinstance(shape, DecimalShape)]
     exact = any(not shape.whole for shape in known) or (operator is operators.truediv and len(known) > 1)
     if not exact:

@@ -42,17 +42,17 @@ class Written(NoRows):
 
     @property
     def inserted_primary_key(self) -> Any:
-        """Of an INSERT of one row: see `Inserted`."""
+        """Raises: InvalidRequestError; an INSERT of one row has it, see `Inserted`."""
         raise exc.InvalidRequestError("only an INSERT of one row, executed once, has an inserted_primary_key")
 
     @property
     def inserted_primary_key_rows(self) -> list[Any]:
-        """Of INSERTs of one row each: see `InsertedEach`."""
+        """Raises: InvalidRequestError; INSERTs of one row each have it, see `InsertedEach`."""
         raise exc.InvalidRequestError("only an INSERT of one row has inserted_primary_key_rows, one for each execution")
 
     @property
     def lastrowid(self) -> int:
-        """Of an INSERT of one row: see `Inserted`."""
+        """Raises: InvalidRequestError; an INSERT of one row has it, see `Inserted`."""
         raise exc.InvalidRequestError("only an INSERT of one row, executed once, has a lastrowid")
 
 
@@ -141,7 +141,7 @@ Result = AnyRows | Written | Inserted
 
 
 def joined_results(results: Sequence[Result]) -> Result:
-    """Of the executions of one statement: all rows, or the sum of the counts."""
+    """The results of one statement's executions as one: all rows, or the sum of the counts."""
     first = next(iter(results), None)
     if isinstance(first, list):
         rows = type(first)()

@@ -89,7 +89,7 @@ class ResultList(list[T]):
         return list(self[begin : self._fetched])
 
     def fetchall(self) -> list[T]:
-        """Those that were not fetched yet."""
+        """The rest: what was not fetched yet."""
         return self.fetchmany(len(self))
 
     def partitions(self, size: int) -> Iterator[list[T]]:

@@ -71,7 +71,7 @@ class RowMapping(dict[str, Any]):
 
 
 def place_of(column: Any, names: tuple[str, ...], places: Mapping[Any, int]) -> int:
-    """Which column of a result is meant by its number, its name, or the column of the statement. Raises: KeyError."""
+    """Place of a column of a result, given by number, by name, or as column of the statement. Raises: KeyError."""
     if isinstance(column, int | str):
         return column if isinstance(column, int) else _place_of_name(column, names)
     element = column.__clause_element__() if hasattr(column, "__clause_element__") else column
@@ -169,11 +169,11 @@ class Rows(BareRows, NoCursor, ResultList[Row[*Ts]]):
         return map(self.row_type._make, list.__reversed__(self))
 
     def pop(self, index: Any = -1) -> Any:
-        """As of a list."""
+        """`list` has the same."""
         return self.row_type._make(list.pop(self, index))
 
     def copy(self) -> list[Any]:
-        """As of a list."""
+        """`list` has the same."""
         return list(self)
 
     def keys(self) -> list[str]:
@@ -225,17 +225,17 @@ class Rows(BareRows, NoCursor, ResultList[Row[*Ts]]):
 
     @property
     def inserted_primary_key(self) -> Any:
-        """Of an INSERT without RETURNING: see `Inserted`."""
+        """Raises: InvalidRequestError; an INSERT without RETURNING has it, see `Inserted`."""
         raise exc.InvalidRequestError(_NO_KEY)
 
     @property
     def inserted_primary_key_rows(self) -> list[Any]:
-        """As above."""
+        """Raises: InvalidRequestError."""
         raise exc.InvalidRequestError(_NO_KEY)
 
     @property
     def lastrowid(self) -> int:
-        """As above."""
+        """Raises: InvalidRequestError."""
         raise exc.InvalidRequestError(_NO_KEY)
 
     def tuples(self) -> Self:

@@ -139,7 +139,7 @@ class MigratedTables:
 
 
 def _decimals(type_: Any) -> int | None:
-    """Of a column as a statement has it; None: it is no exact number there."""
+    """Decimals of a column as a statement has it; None: it is no exact number there."""
     if isinstance(type_, ScaledNumeric):
         return type_.scale
     return type_.scale if is_exact(type_) else None

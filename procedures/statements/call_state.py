@@ -43,7 +43,7 @@ class SiteFailed(BaseException):
 
 
 class CallState:
-    """Which call of which batch runs now; shared by the executor and its transactions.
+    """The call that runs now, of which batch; shared by the executor and its transactions.
 
     Invariant: `at` is the position of the running call, `wrote` that of the last call that began to change rows.
     """
@@ -72,7 +72,7 @@ class CallState:
 
     @property
     def call(self) -> tuple[int, int]:
-        """Which call runs, counted by this object: no two have the same."""
+        """The number of the call that runs, by this object's count: no two have the same."""
         return self.batches, self.at
 
     def note_fault(self, error: BaseException) -> None:

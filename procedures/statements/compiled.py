@@ -147,7 +147,7 @@ def _compile(statement: ClauseElement, column_keys: Sequence[str] | None) -> Any
 
 
 def _columns_of_plain_change(statement: Any) -> list[str] | None:
-    """Of a bare INSERT or UPDATE: all but the generated columns, which SQLAlchemy would set; None: it names its own."""
+    """All columns of a bare INSERT or UPDATE but the generated ones, which SQLAlchemy would set; None: it names its own."""
     if not isinstance(statement, Insert | Update) or not any(
         getattr(column, "computed", None) is not None for column in statement.table.columns
     ):

@@ -369,7 +369,7 @@ def _exported(tokens: Sequence[Token], scope: Scope, *, has_values: bool) -> dic
 
 
 def _united(parts: Sequence[Exports]) -> Exports:
-    """Of a UNION and its like: a column is one of each part."""
+    """What a UNION and its like give: a column is one of each part."""
     owned = [node for part in parts for node in part.owned]
     if any(part.columns is None for part in parts):
         return Exports(owned=owned)

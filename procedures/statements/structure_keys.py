@@ -221,7 +221,7 @@ class StructureKeys:
         return walk
 
     def _walk_of_binaries(self) -> Walk:
-        """As by a plan, for the most common class: a sixth of the time of a key."""
+        """The same as by a plan, for the most common class: it saves a tenth of the time of a key."""
         atom_of, number_of, walks = self.atoms.get, self.types.get, self._walks
 
         def walk(element: Any, key: Key, met: Met, literals: Literals) -> None:
@@ -326,7 +326,7 @@ def _refuse_unless_empty(value: Any, *_: object) -> None:
 
 
 def _traversal_of(kind: Any) -> Traversal | None:
-    """Which attributes SQLAlchemy has in the keys of a class; None: it has no keys."""
+    """Attributes that SQLAlchemy has in the keys of a class; None: it has no keys."""
     if kind.__dict__.get("inherit_cache"):
         inherited = getattr(kind, "_cache_key_traversal", None)
         found = kind._traverse_internals if inherited is None else inherited

@@ -88,7 +88,7 @@ _Touched = TouchedRows if accelerator is None else accelerator.TouchedRows
 
 
 def touched_rows(connection: apsw.Connection, name: str) -> TouchedRows:
-    """Of a table that nothing has touched yet."""
+    """The rows of a table that nothing has touched yet."""
     sql = "SELECT name, cid FROM pragma_table_xinfo(?) WHERE pk > 0 ORDER BY pk"  # table_info leaves generated columns out
     columns: list[tuple[str, int]] = connection.execute(sql, (name,)).fetchall()  # type: ignore[assignment] # what it asks for
     where = " AND ".join(f'"{column}" IS ?' for column, _ in columns)

@@ -10,11 +10,10 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from procedures.errors import DefinitionError
-from procedures.wire.repeated_objects import UNCHECKED, FieldsOfClass, check_object, settle_request, stated_default
+from procedures.wire.repeated_objects import UNCHECKED, FieldsOfClass, stated_default
 from procedures.wire.scalar_codecs import Codec, NotRepeatable, Schema, WireError, field_to_wire, refuse
 
 _SETTER: Final = "__dataclass_builtins_object__"
@@ -84,8 +83,8 @@ def named_tuple_codec(kind: Any, inside: tuple[Any, ...], build: Build) -> Codec
 def _to_wire(kind: Any, known: FieldsOfClass, complete: Callable[[Any], Any], *, runs_code: bool) -> Callable[[Any], Any]:
     """What takes an object of the class, or the values that make one."""
     unchecked = UNCHECKED.get()
-    write = known.write if unchecked or not runs_code else partial(check_object, known)
-    settle = None if unchecked or not runs_code else partial(settle_request, known)
+    write = known.write if unchecked or not runs_code else known.check_object
+    settle = None if unchecked or not runs_code else known.settle_request
 
     def to_wire(value: Any) -> Any:
         if isinstance(value, kind):

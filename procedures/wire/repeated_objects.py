@@ -7,10 +7,11 @@ of itself, if this makes an equal one (a `__post_init__` that strips a text, or 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import MISSING, Field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from procedures.wire.scalar_codecs import Codec, NotRepeatable, WireError
 
@@ -18,54 +19,8 @@ UNCHECKED: Final[ContextVar[bool]] = ContextVar("objects_unchecked", default=Fal
 """Up while the codecs of results are built: a replay of an old log has to answer what the call answered."""
 
 
-class MakesObjects(Protocol):
-    """What is known of a class."""
-
-    @property
-    def name(self) -> str: ...
-    def make(self, wire: Any) -> Any:
-        """An object of its wire form. Raises: WireError, when the class refuses."""
-
-    def write(self, made: Any) -> Any:
-        """The wire form of what the object says of itself. Raises: WireError."""
-
-    def difference(self, one: Any, other: Any) -> str:
-        """The field in which two objects differ; "" where they are equal."""
-
-
-def check_object(kind: MakesObjects, value: Any) -> Any:
-    """The wire form of a finished object. Raises: WireError."""
-    wire = kind.write(value)
-    if field := kind.difference(value, kind.make(wire)):
-        raise NotRepeatable(
-            f"{kind.name} does not come back equal from its wire form: {field} is another once it is made again. Its code "
-            "(__post_init__, __new__ or __init__) must leave the values of a finished object as they are"
-        )
-    return wire
-
-
-def settle_request(kind: MakesObjects, sent: Any) -> Any:
-    """The wire form to be logged for an object that was sent with these values. Raises: WireError."""
-    made, field = kind.make(sent), ""
-    for wire in (_said(kind, made, sent), sent):
-        field = kind.difference(made, kind.make(wire))
-        if not field:
-            return wire
-    raise NotRepeatable(
-        f"{kind.name} is another object each time it is made of the same values: {field}. A replay would see other values than "
-        "the call: make them before, or in the procedure (tx.uuid(), tx.now, tx.random)"
-    )
-
-
-def _said(kind: MakesObjects, made: Any, sent: Any) -> Any:
-    try:
-        return kind.write(made)
-    except WireError:  # its code has put values of other types into the fields
-        return sent
-
-
 class FieldsOfClass:
-    """A dataclass, or a named tuple, with code of its own."""
+    """What is known of a dataclass, or a named tuple, with code of its own."""
 
     def __init__(
         self,
@@ -76,18 +31,41 @@ class FieldsOfClass:
         write: Callable[[Any], Any],
     ) -> None:
         """`codecs` of the fields that make an object, `more` that its code sets; `make` and `write` as for any class."""
-        self.name, self._kind = kind.__name__, kind
+        self.name = kind.__name__
         self._codecs, self._more, self._make, self.write = codecs, more, make, write
 
-    def make(self, wire: Any) -> Any:
-        """Raises: WireError."""
+    def check_object(self, value: Any) -> Any:
+        """The wire form of a finished object. Raises: WireError."""
+        wire = self.write(value)
+        if field := self._difference(value, self._make_again(wire)):
+            raise NotRepeatable(
+                f"{self.name} does not come back equal from its wire form: {field} is another once it is made again. Its code "
+                "(__post_init__, __new__ or __init__) must leave the values of a finished object as they are"
+            )
+        return wire
+
+    def settle_request(self, sent: Any) -> Any:
+        """The wire form to be logged for an object that was sent with these values. Raises: WireError."""
+        made, field, said = self._make_again(sent), "", sent
+        with contextlib.suppress(WireError):  # its code has put values of other types into the fields
+            said = self.write(made)
+        for wire in (said, sent):
+            field = self._difference(made, self._make_again(wire))
+            if not field:
+                return wire
+        raise NotRepeatable(
+            f"{self.name} is another object each time it is made of the same values: {field}. A replay would see other values "
+            "than the call: make them before, or in the procedure (tx.uuid(), tx.now, tx.random)"
+        )
+
+    def _make_again(self, wire: Any) -> Any:
         try:
             return self._make(wire)
         except Exception as error:
             raise WireError(f"{self.name} refuses it: {error}") from error
 
-    def difference(self, one: Any, other: Any) -> str:
-        """By name, in the order of the fields."""
+    def _difference(self, one: Any, other: Any) -> str:
+        """The first field in which two objects differ; "" where they are equal."""
         for name, codec in self._codecs.items():
             if not _equal_on_the_wire(codec, getattr(one, name), getattr(other, name)):
                 return name

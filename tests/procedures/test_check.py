@@ -11,8 +11,9 @@ from pathlib import Path
 
 import orjson
 import pytest
+from sqlalchemy import column, select, table, update
 
-from procedures.checks.check import check
+from procedures.checks.check import check, find_silent_parts
 from procedures.errors import BundleError
 from tests.waiting import PATIENCE_S
 
@@ -152,3 +153,20 @@ def test_declarations_and_statements_that_do_something_else_are_errors(write: Wr
     target = write("pass", more=late + "ODD = select(rows.c.id.bitwise_xor(1))\ndel workload\n")
     found = {(finding.code, finding.severity) for finding in check(target)}
     assert found == {("declaration", "error"), ("statement", "error")}
+
+
+NUMBERS = table("numbers", column("a"), column("b"))
+
+
+def test_what_is_dropped_is_found_inside_as_well() -> None:
+    """In a subquery; a statement of which nothing is dropped has no finding."""
+    inner = select(NUMBERS.c.a.bitwise_xor(1).label("x")).subquery()
+    (found,) = find_silent_parts(select(inner.c.x))
+    assert "bitwise_or(b) - a.bitwise_and(b)" in found
+    assert find_silent_parts(select(NUMBERS.c.a.bitwise_or(1) - NUMBERS.c.b).distinct()) == []
+
+
+def test_options_of_sqlite_are_not_reported() -> None:
+    """Only those of another database."""
+    (found,) = find_silent_parts(update(NUMBERS).values(a=1).with_dialect_options(mysql_limit=3))
+    assert found.startswith("mysql_limit")

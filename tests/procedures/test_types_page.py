@@ -20,7 +20,7 @@ from sqlalchemy import types
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from procedures import Database, DefinitionError
-from procedures.checks.statement_effects import find_silent_parts
+from procedures.checks.check import find_silent_parts
 from procedures.declaration.columns.column_types import REFUSED as REASONS
 from procedures.declaration.columns.column_types import WORKING
 from snapshot.export import TableSource, write_tables

@@ -76,7 +76,7 @@ def _all_of(*checks: Check | None) -> Check | None:
 
 
 def shown_value(value: Any) -> str:
-    """As an error shows it to people."""
+    """The value as an error shows it to people."""
     text = repr(value)
     return text if len(text) <= _CHARACTERS_MAX else f"{text[:_CHARACTERS_MAX]}… ({len(value)})"
 
