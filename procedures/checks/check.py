@@ -26,7 +26,7 @@ from cmdlog.whole_line_stdout import answer
 from procedures.checks.lint import Finding, lint
 from procedures.checks.migrations import check_migrations
 from procedures.checks.routed_keys import find_misrouted
-from procedures.checks.trial_runs import MILLIS_BITS, RunFailed, resolve_target, run_in_worlds, trial_executor
+from procedures.checks.trial_runs import MILLIS_BITS, TrialFailed, resolve_target, run_in_worlds, trial_executor
 from procedures.code.bundle import capture_bundle
 from procedures.declaration.database import Database
 from procedures.errors import DefinitionError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
@@ -112,8 +112,8 @@ def _double_run(target: str, *, seed: int, calls: int) -> list[Finding]:
             "procedures.checks.check", (arguments, arguments), second={RESTART: "1"}, patience_s=RUN_SECONDS_MAX
         )
         if len({output.count(b"\n") for output in printed}) > 1:
-            raise RunFailed("a run ended early")
-    except RunFailed as error:
+            raise TrialFailed("a run ended early")
+    except TrialFailed as error:
         problem = "; ".join(filter(None, (str(error), library_hint())))
         return [Finding(module, 0, "double_run", "error", "", f"the double run could not end: {problem}")]
     first, second = ([orjson.loads(line) for line in output.splitlines()] for output in printed)

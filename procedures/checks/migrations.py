@@ -17,7 +17,7 @@ import orjson
 
 from cmdlog.whole_line_stdout import answer
 from procedures.checks.lint import Finding
-from procedures.checks.trial_runs import MILLIS_BITS, RunFailed, resolve_target, run_in_worlds, trial_executor
+from procedures.checks.trial_runs import MILLIS_BITS, TrialFailed, resolve_target, run_in_worlds, trial_executor
 from procedures.declaration.columns.held_values import values_shown
 from procedures.declaration.database import Database
 from procedures.declaration.schema_plan import kept_columns
@@ -65,7 +65,7 @@ def _check_state(target: str, database: Database, path: Path) -> Iterator[Findin
         runs = [(target, copy) for copy in copies]
         try:
             printed = run_in_worlds("procedures.checks.migrations", runs, second={}, patience_s=RUN_SECONDS_MAX)
-        except RunFailed as error:
+        except TrialFailed as error:
             yield _finding(target, "migration", f"{path}: {error}")
             return
     first, second = map(orjson.loads, printed)

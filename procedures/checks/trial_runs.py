@@ -48,7 +48,7 @@ def resolve_target(target: str | Database) -> tuple[str, Database]:
     return f"{name}:{attribute or 'db'}", found
 
 
-class RunFailed(Exception):
+class TrialFailed(Exception):
     """A run did not end well; the text says why."""
 
 
@@ -57,7 +57,7 @@ def run_in_worlds(
 ) -> list[bytes]:
     """What the module prints in each world, where it runs as a program with its own arguments, both at once.
 
-    `second`: more of the environment of the second world. Raises: RunFailed.
+    `second`: more of the environment of the second world. Raises: TrialFailed.
     """
     worlds = ({**os.environ, **WORLDS[0]}, {**os.environ, **WORLDS[1], **second})
     with contextlib.ExitStack() as stack:
@@ -69,9 +69,9 @@ def run_in_worlds(
         printed = []
         for run, output in started:
             if (ended := run.finish(patience_s=patience_s)) is None:
-                raise RunFailed(f"no end after {patience_s:g} s")
+                raise TrialFailed(f"no end after {patience_s:g} s")
             if ended.code != 0:
-                raise RunFailed((ended.errors.decode(errors="replace").strip().splitlines() or [describe_end(ended.code)])[-1])
+                raise TrialFailed((ended.errors.decode(errors="replace").strip().splitlines() or [describe_end(ended.code)])[-1])
             output.seek(0)
             printed.append(output.read())
     return printed

@@ -204,7 +204,7 @@ class TableOperations(Operations):
         return edit
 
     def _add_check(self, edit: TableEdit, operation: ops.CreateCheckConstraintOp) -> TableEdit:
-        """Adds a check of columns as they are now. One of a declared table is a name here: SQLAlchemy would add the check to that table."""
+        """Columns are those of now. One of a declared table is a name here: SQLAlchemy would add the check to that table."""
         condition: Any = operation.condition
         if not isinstance(condition, str):
             condition = replacement_traverse(condition, {}, _named_only)

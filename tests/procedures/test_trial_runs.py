@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from procedures import Database
-from procedures.checks.trial_runs import REVERSE, RunFailed, resolve_target, run_in_worlds, trial_executor
+from procedures.checks.trial_runs import REVERSE, TrialFailed, resolve_target, run_in_worlds, trial_executor
 from procedures.errors import BundleError
 from procedures.samples import bank
 from tests.node.apps import voter
@@ -50,5 +50,5 @@ def test_what_is_no_application_is_named(target: str | Database, why: str) -> No
 
 def test_a_run_that_fails_says_why() -> None:
     """The last line of its errors."""
-    with pytest.raises(RunFailed, match="no_such_module"):
+    with pytest.raises(TrialFailed, match="no_such_module"):
         run_in_worlds("procedures.checks.migrations", [("no_such_module:db", "x")] * 2, second={}, patience_s=60)
