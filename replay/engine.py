@@ -61,7 +61,12 @@ class Catalogs:
         self._databases[version], self._facts[version] = db, facts
 
     def add_bundle(self, version: int, bundle: Bundle, *, partitions: int | None = None, loaded: Database | None = None) -> None:
-        """`partitions`: what the catalog record states (`partitions_of`). `loaded`: the bundle's `Database`."""
+        """`partitions`: what the catalog record states (`partitions_of`). `loaded`: the bundle's `Database`.
+
+        Code that was tried and not logged gives way to other code of the version.
+        """
+        if version in self._bundles and self._bundles[version].hash != bundle.hash:
+            self._databases.pop(version, None)
         self._bundles[version], self._facts[version] = bundle, VersionFacts(partitions, bundle.requests)
         if loaded is not None:
             self._databases[version] = loaded

@@ -148,11 +148,11 @@ def make_code(ground: NodeGround, parts: NodeParts, program: Program) -> MemberC
         parts.sequencer.intake.switch_code(version, partial(parts.calls.bound.bind, db, version))
 
     code = MemberCode(
-        program, ground.boot.code, {} if stated is None else stated.value, partitions=ground.settings.partitions,
+        program, ground.boot.code, {} if stated is None else stated.value, directory=ground.directory,
+        partitions=ground.settings.partitions,
         known=lambda version, bundle, of: parts.sites.add_code(version, bundle, partitions=of), bound=bind,
     )  # fmt: skip
     code.run_newest()
-    code.look_at_tables(ground.directory)
     return code
 
 

@@ -21,7 +21,6 @@ from cmdlog.cluster.executed_marks import digest_of
 from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.member.cluster_view import ClusterView
 from cmdlog.member.consensus import Consensus
-from cmdlog.member.leading.cluster_deployer import ClusterDeployer
 from cmdlog.member.leading.leadership import Standing
 from cmdlog.member.leading.leading import Leading
 from cmdlog.member.lost_majority.unsafe_recovery import UnsafeRecovery
@@ -35,7 +34,7 @@ from cmdlog.member.read_rounds import ReadRounds
 from cmdlog.member.rejoin.life_end import LifeEnd
 from cmdlog.member.replica_reads import ReplicaProgress, ReplicaReads
 from cmdlog.node.assembly import NodeGround, NodeParts
-from cmdlog.node.deploying.deployer import deploy_ground
+from cmdlog.node.deploying.deployer import Deployer
 from cmdlog.node.forwarding.forwarded_calls import Placing
 from cmdlog.node.outcome import Done, Durability, NoLeader
 from cmdlog.node.placing.router import Encoded, Placed
@@ -79,10 +78,7 @@ class Member:
             diverged=consensus.marks.divergences, current=self._is_current,
             leader=lambda: consensus.roll.url_of(leading.leadership.leader),
         )  # fmt: skip
-        self.deployer = ClusterDeployer(
-            deploy_ground(ground, parts, calls.bound.bind), driver, consensus.machine, code=code,
-            leadership=leading.leadership,
-        )  # fmt: skip
+        self.deployer = Deployer(ground, parts, leading.changes, leading.stater.begin_deploy)
         placing = Placing(self._place_forwarded, self.reads.add, calls.clock.observe, parts.desk.failures.trace_of)
         self.calls = MemberCalls(
             consensus.ground, consensus.roll, settings, placing, bound=calls.bound, slots=calls.router.slots,
@@ -149,6 +145,7 @@ class Member:
         self.copies.stop()
         self._lose_reads()
         self.leading.takeover.stop()
+        self.code.stop()
         self.membership.stop()
         self.consensus.reader.stop()
 

@@ -5,33 +5,32 @@ that the log does not know proposes it when it leads, before its first call; one
 code of the log. So the code changes once in a rolling restart, when the leadership reaches a node that has the new program.
 
     start      the program is compared with the log: its tables must suit the states here, its environment that of the cluster
-    committed  every site gets the version, then the batches that name it
+    committed  every site gets the version, then the batches that name it; calls are bound to it when the states have its tables
     takeover   CATALOG and ENVIRONMENT of this program, where the log lacks them; the tables that it adds; then calls
-
-Tables are tried out on the states before CATALOG is proposed, since every later leader has to add them. States may have changed
-since the start: a migration that fails on a row of today would end one leader after the other, and each start of the cluster.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
+from cmdlog.node.deploying.code_change import NewCode
 from cmdlog.node.deploying.deployed_code import gives_way
-from cmdlog.node.migrating.table_changes import NewTables, SchemaEntry, plan_changes, state_paths, table_changes
+from cmdlog.node.deploying.table_plan import plan_tables
 from cmdlog.wal.format.control_record import CatalogVersion
 from cmdlog.wal.format.record import RecordKind, decode_record, peek_record
 from procedures import Database
 from procedures.code.bundle import Bundle, bundle_of, environment
 from procedures.code.code_versions import CodeVersions
 from procedures.code.loaded_modules import load_bundle
-from procedures.code.procedure_versions import catalog_value, facts_of, partitions_of
-from procedures.errors import ProceduresError, SchemaConflict
+from procedures.code.procedure_versions import catalog_value, partitions_of
+from procedures.errors import ProceduresError
+
+LOOK_S: Final = 0.02  # at whether the states have the tables of new code
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -45,7 +44,7 @@ class Program:
 
 
 class MemberCode:
-    """`observe` and `missing_entries` are called under the driver's lock, `newest_database` by any thread."""
+    """`observe` is called under the driver's lock, whatever else by any thread."""
 
     def __init__(
         self,
@@ -53,18 +52,18 @@ class MemberCode:
         versions: CodeVersions,
         environment_stated: Mapping[str, Any],
         *,
+        directory: str,
         partitions: int,
         known: Callable[[int, str, int | None], None],
         bound: Callable[[Database, int], None],
     ) -> None:
-        """`environment_stated`: as the log has it. `known`: the log names one more version, its bundle, and how many
-        partitions that is for; `bound`: calls are bound to this code and version from now on."""
+        """`environment_stated`: as the log has it. `directory`: the node's. `known`: the log names one more version, its
+        bundle, and how many partitions that is for; `bound`: calls are bound to this code and version from now on."""
         self._program, self.versions, self._environment = program, versions, dict(environment_stated)
-        self._partitions, self._known, self._bind = partitions, known, bound
-        self._loading = threading.RLock()
+        self._directory, self._partitions, self._known, self._bind = directory, partitions, known, bound
+        self._loading, self._ending = threading.RLock(), threading.Event()
+        self._following: list[threading.Thread] = []  # one for each version that came into the log
         self._loaded: tuple[int, Database] | None = None  # version, its code
-        self._tables_of = 0  # version whose tables all states have
-        self._tried: tuple[int, list[SchemaEntry]] | None = None  # version that this program will be, what its tables take
         self._bound = program.db  # what calls are bound to
         self._bound_version = 0  # the newest one when that was looked at last
 
@@ -87,33 +86,25 @@ class MemberCode:
         self.versions.add(catalog.value)
         self._known(catalog.version, str(catalog.value["bundle"]), partitions_of(catalog.value))
         log.info("code_changed", catalog_version=catalog.version, bundle=str(catalog.value["hash"])[:12])
-        threading.Thread(target=self._follow_code, name="cmdlog-code", daemon=True).start()
+        following = threading.Thread(target=self._follow_code, name="cmdlog-code", daemon=True)
+        self._following.append(following)
+        following.start()
 
-    def try_tables(self, directory: str, tick: int) -> None:
-        """Before `missing_entries`: whether all states can have the tables of a program that is to be stated; blocking.
+    def next_code(self) -> NewCode:
+        """What the node that leads has to run: this program, where the log lacks it, else the newest code that the log names.
 
-        Nothing changes a state from here to `missing_tables`, which gives what was found. Arguments as there. Raises:
-        SchemaConflict, MigrationFailed: the log must not name this program.
+        Blocking. Raises: as `newest_database`.
         """
-        self._tried = None
+        newest, value = self.versions.newest, self.versions.newest_value
         if not self.proposes:
-            return
-        version, db = self.versions.newest + 1, self._program.db
-        value = catalog_value(db, self._program.bundle, version, self.versions.newest_value, partitions=self._partitions)
-        new = NewTables(db, version, self._partitions, tick, migrates=True, facts=facts_of(value), is_new=True)
-        self._tried = version, table_changes(new, directory)
+            return NewCode(self.newest_database(), value, is_logged=True)
+        db, bundle = self._program.db, self._program.bundle
+        return NewCode(db, catalog_value(db, bundle, newest + 1, value, partitions=self._partitions), is_logged=False)
 
-    def missing_entries(self) -> Sequence[tuple[RecordKind, dict[str, Any]]]:
-        """What this program is, where the log lacks it: kinds and values of the entries that state it."""
-        missing: list[tuple[RecordKind, dict[str, Any]]] = []
-        if self.proposes:
-            version, before = self.versions.newest + 1, self.versions.newest_value
-            program = self._program
-            value = catalog_value(program.db, program.bundle, version, before, partitions=self._partitions)
-            missing.append((RecordKind.CATALOG, value))
-        if (here := environment()) != self._environment:
-            missing.append((RecordKind.ENVIRONMENT, dict(here)))
-        return missing
+    def missing_environment(self) -> Mapping[str, Any] | None:
+        """That of this process, where the log has another one."""
+        here = environment()
+        return here if here != self._environment else None
 
     def newest_database(self) -> Database:
         """The code that calls run. Loads it where it is not this program's; blocking.
@@ -127,33 +118,6 @@ class MemberCode:
             if self._loaded is None or self._loaded[0] != version:
                 self._loaded = version, load_bundle(bundle_of(version, value))
             return self._loaded[1]
-
-    def missing_tables(self, directory: str, tick: int) -> list[tuple[int, RecordKind, dict[str, Any]]]:
-        """The SCHEMA entry of every partition whose state lacks tables of the newest code, tried out on the state; blocking.
-
-        States that had them once have them for good, so they are looked at once for each version. `directory` is the node's; no
-        site runs a batch meanwhile. `tick`: of the transaction id that migrations see. Raises: SchemaConflict; as
-        `newest_database`.
-        """
-        version = self.versions.newest
-        if self._tables_of == version:
-            return []
-        if self._tried is not None and self._tried[0] == version:
-            missing = self._tried[1]
-        else:  # code with migrations was stated by a node that was asked to run them: the node that leads now does
-            db, facts = self.newest_database(), facts_of(self.versions.newest_value)
-            new = NewTables(db, version, self._partitions, tick, migrates=True, facts=facts, is_new=False)
-            missing = table_changes(new, directory)
-        self._tried = None
-        if not missing:
-            self._tables_of = version
-        return missing
-
-    def look_at_tables(self, directory: str) -> None:
-        """Before the sites run: if the states have the newest tables, no take-over need look. Raises as `newest_database`."""
-        with contextlib.suppress(SchemaConflict):
-            if not plan_changes(self.newest_database(), state_paths(directory, self._partitions)):
-                self._tables_of = self.versions.newest
 
     def run_newest(self) -> None:
         """Calls are bound to the newest code; blocking. Raises as `newest_database`."""
@@ -169,8 +133,20 @@ class MemberCode:
         """Whether calls are bound to the newest code, which the sites run reads with."""
         return self._bound_version == self.versions.newest
 
+    def stop(self) -> None:
+        """Before the sites end."""
+        self._ending.set()
+        for thread in self._following:
+            thread.join()
+
     def _follow_code(self) -> None:
+        """The states get the tables of the newest code after its CATALOG entry, if it adds any."""
+        version = self.versions.newest
         try:
+            database = self.newest_database()
+            while version == self.versions.newest and plan_tables(database, self._directory, self._partitions):
+                if self._ending.wait(LOOK_S):
+                    return
             self.run_newest()
         except ProceduresError as error:  # it is an error of this node when it leads
             log.error("code_not_loaded", catalog_version=self.versions.newest, reason=str(error))

@@ -15,7 +15,9 @@ import structlog
 
 from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.node.assembly import NodeGround, NodeParts
-from cmdlog.node.deploying.deployer import Deployer, deploy_ground
+from cmdlog.node.deploying.code_change import CodeChanges
+from cmdlog.node.deploying.deployer import Deployer
+from cmdlog.node.deploying.lone_stater import LoneStater
 from cmdlog.node.migrating.table_changes import NewTables, table_changes
 from cmdlog.node.outcome import Done, Durability
 from cmdlog.node.placing.router import Encoded, Placed
@@ -126,7 +128,8 @@ class Alone:
         calls = parts.calls
         self.call, self.call_many, self.call_encoded = calls.call, calls.call_many, calls.call_encoded
         self.stale = StaleReads(ground.directory, ground.settings, calls.router, calls.readiness.check_ready)
-        self.deployer = Deployer(deploy_ground(ground, parts, calls.bound.bind))
+        stater = LoneStater(ground, parts)
+        self.deployer = Deployer(ground, parts, CodeChanges(ground, parts), lambda: stater)
         self._opened = threading.Event()  # the log has what the start adds, or it failed
         calls.readiness.watch_failure(lambda _error: self._opened.set())
 
@@ -154,7 +157,8 @@ class Alone:
     def _open_log(self) -> None:
         ground, parts, boot, s = self._ground, self._parts, self._ground.boot, self._ground.settings
         tick = parts.calls.clock.reserve(1)
-        new = NewTables(ground.db, boot.catalog, s.partitions, tick, s.migrate, boot.facts, boot.adds_code)
+        migrates = s.migrate or not boot.adds_code  # who stated the code was asked, and did not come to its migrations
+        new = NewTables(ground.db, boot.catalog, s.partitions, tick, migrates, boot.facts, boot.adds_code)
         entries = table_changes(new, ground.directory, parts.keys.load)
         for partition, _, value in entries:
             self._recovery[partition]["tables"] = value

@@ -150,7 +150,8 @@ class SiteEvents:
         log.warning("read_failed", partition=partition, procedure=name, reason=fault.message)
 
     def site_up(self, positions: dict[int, int]) -> None:
-        self._snapshots.lost(list(positions))  # a capture that was asked for in the meantime went to the dead site
+        self._snapshots.lost(list(positions))  # what was asked for in the meantime went to the dead site
+        self.changes.lose(positions, "it was started again")
         for partition, position in positions.items():
             self._sequencer.site_feed.site_up(partition, position)
 

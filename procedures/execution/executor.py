@@ -355,7 +355,10 @@ class Executor:
         Raises:
             MigrationFailed, SchemaConflict, DefinitionError, EnvironmentFault (the machine failed); nothing is changed.
         """
-        return self._changes.rehearse_change(catalog=catalog, at=at, keep=keep)
+        try:
+            return self._changes.rehearse_change(catalog=catalog, at=at, keep=keep)
+        finally:
+            self._catalogs.pop(catalog, None)  # the log may never name it, or name other code by this number
 
     def drop_rehearsal(self) -> None:
         """Takes back what `rehearse_change` keeps; no-op without it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from cmdlog.cluster.multi_calls import HalfSkip
 from cmdlog.member.leading.leader_steps import LeaderSteps
 from cmdlog.member.leading.leadership import Standing
+from cmdlog.node.deploying.code_change import Wait
+from cmdlog.node.deploying.deploy_errors import MigrationRefused, SiteLost, SwitchUnfinished
 from cmdlog.wal.format.cluster_record import ClusterMember
-from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS
 from procedures.storage.state import PartitionState
 from replay.state.trust import state_path
@@ -51,12 +53,34 @@ class Parts:
             replicated=SimpleNamespace(accept_calls=lambda: note("accept"), run_catalog=lambda version: note(("run", version))),
         )
         parts: tuple[Any, ...] = (self.driver, self.machine, self.leadership, self.sequencer, SimpleNamespace())
+        self.environment: Any = None
         self.code = SimpleNamespace(
-            versions=SimpleNamespace(newest=2), run_newest=lambda: note("bind"), missing_tables=lambda _directory, _tick: [],
-            missing_entries=lambda: [(RecordKind.CATALOG, {"node": 0, "version": 3}), (RecordKind.ENVIRONMENT, {"node": 0})],
-            try_tables=lambda _directory, _tick: None,
+            versions=SimpleNamespace(newest=2, newest_value={}), run_newest=lambda: note("bind"), next_code=lambda: "next",
+            missing_environment=lambda: self.environment,
         )  # fmt: skip
-        self.steps = LeaderSteps(*parts, code=self.code, directory="", missing=lambda: [MEMBER])  # type: ignore[arg-type]
+        self.errors: list[Exception] = []  # of the next changes
+        changes: Any = SimpleNamespace(plan=lambda code, _former: f"tables of {code}", make=self.make)
+        stater: Any = SimpleNamespace(in_terms=lambda terms: terms)
+        self.steps = LeaderSteps(
+            *parts, code=self.code, changes=changes, stater=stater, directory="", missing=lambda: [MEMBER],  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def make(self, *change: Any) -> Generator[Wait, None, None]:
+        """The next change of code."""
+        self.done.append(change)
+        if self.errors:
+            raise self.errors.pop()
+        yield Wait.APPLIED
+
+
+def run(steps: Generator[str, None, bool]) -> tuple[list[str], bool]:
+    """What they wait for, and what they say at their end."""
+    waits = []
+    while True:
+        try:
+            waits.append(next(steps))
+        except StopIteration as ended:
+            return waits, ended.value
 
 
 @pytest.fixture
@@ -81,16 +105,24 @@ def test_the_steps_of_the_present_terms(parts: Parts) -> None:
     ]  # fmt: skip
 
 
-def test_a_new_program_is_stated_with_its_tables(parts: Parts) -> None:
-    """Code, environment, tables; calls are bound to it and run it then. Nothing where nothing is new."""
-    assert parts.steps.state_code(TERMS, lambda _reply: None) == 2
-    assert parts.steps.add_tables(TERMS, lambda _reply: None) == 0
-    parts.code.missing_tables = lambda _directory, _tick: [(p, RecordKind.SCHEMA, {"statements": []}) for p in (0, 1)]
-    assert parts.steps.add_tables(TERMS, lambda _reply: None) == 2
+def test_code_is_changed_in_the_present_terms(parts: Parts) -> None:
+    """After the environment, where that is another one; calls are bound to it and run it then."""
+    parts.environment = {"node": 0}
+    assert run(parts.steps.change_code(TERMS)) == (["applied"], True)
     assert parts.steps.run_newest_code(TERMS)
-    assert parts.done == [("CATALOG", 0), ("ENVIRONMENT", 0), [(0, "SCHEMA", 0), (1, "SCHEMA", 0)], "bind", ("run", 2)]
-    parts.code.missing_entries = list
-    assert parts.steps.state_code(TERMS, lambda _reply: None) == 0
+    assert parts.done == [("ENVIRONMENT", 0), ("next", "tables of next", TERMS), "bind", ("run", 2)]
+
+
+def test_code_is_changed_again_where_a_site_was_lost(parts: Parts) -> None:
+    """Not where the leadership is over; what cannot be changed is an error."""
+    parts.errors = [SiteLost("it ended")]
+    assert run(parts.steps.change_code(TERMS)) == (["applied"], True)
+    assert len(parts.done) == 2
+    parts.errors = [SwitchUnfinished("it is over")]
+    assert run(parts.steps.change_code(TERMS)) == ([], False)
+    parts.errors = [MigrationRefused("a row is in the way")]
+    with pytest.raises(MigrationRefused):
+        run(parts.steps.change_code(TERMS))
 
 
 @pytest.mark.parametrize("over", ["terms", "standing"])
@@ -104,7 +136,7 @@ def test_steps_of_terms_that_are_over_do_nothing(parts: Parts, over: str) -> Non
     assert not parts.steps.still(TERMS)
     assert not parts.steps.give_places(TERMS)
     assert not parts.steps.take_calls(TERMS)
-    assert not parts.steps.state_code(TERMS, lambda _reply: None)
+    assert run(parts.steps.change_code(TERMS)) == ([], False)
     assert not parts.steps.run_newest_code(TERMS)
     assert not parts.steps.finish_skips(TERMS)
     assert not parts.steps.run_committed(TERMS)
@@ -126,5 +158,6 @@ def test_keys_come_from_the_states_of_all_partitions(parts: Parts, tmp_path: Pat
     )
     parts.machine.partitions = [0, 1]
     given: tuple[Any, ...] = (parts.driver, parts.machine, parts.leadership, parts.sequencer, keys)
-    LeaderSteps(*given, code=parts.code, directory=str(tmp_path), missing=list).load_keys()  # type: ignore[arg-type]
+    none: Any = None
+    LeaderSteps(*given, code=none, changes=none, stater=none, directory=str(tmp_path), missing=list).load_keys()
     assert loaded == ["clear", *enumerate(paths)]

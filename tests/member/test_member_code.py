@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 
 from cmdlog.cluster.membership import reconciler
 from cmdlog.cluster.membership.operator_desk import MembershipRefused
+from cmdlog.member import member_code as member_code_module
 from cmdlog.member import member_start
 from cmdlog.member.member_code import MemberCode, Program
 from cmdlog.member.member_start import OtherEnvironment, check_environment
 from cmdlog.node.boot import Boot
-from cmdlog.node.migrating.table_changes import NewTables, table_changes
+from cmdlog.node.deploying.code_change import CodeChanges, NewCode, TableChange
 from cmdlog.node.node import Node
 from cmdlog.wal.errors import RecordsTooLarge
 from cmdlog.wal.format.record import RecordKind, encode_json
@@ -32,7 +34,7 @@ from tests.member.members import Members, ask_retried, member_of, members, numbe
 from tests.node.apps.faulty import db
 from tests.node.apps.newer import db as newer_db
 from tests.node.rig import ask
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 OLD, NEW = capture_bundle(db, None), capture_bundle(newer_db, None)
 
@@ -138,14 +140,14 @@ def test_node_with_an_older_program_runs_the_newest_code(three: Members) -> None
 def test_program_that_fails_when_it_leads_is_never_stated(three: Members, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tables suited the states at its start, and do not any more: its node fails, the others call the code of the log."""
 
-    def conflict(new: NewTables, directory: str) -> list[Any]:
-        if new.catalog > 1:
+    def conflict(_changes: CodeChanges, code: NewCode, former: Mapping[str, Any]) -> TableChange:
+        if code.version > 1:
             raise SchemaConflict("a row of today is in the way")
-        return table_changes(new, directory)
+        return TableChange({}, "")
 
     newer = number_of(three.followers()[0])
     restart(three, newer, newer_db)
-    monkeypatch.setattr("cmdlog.member.member_code.table_changes", conflict)
+    monkeypatch.setattr(CodeChanges, "plan", conflict)
     failed: list[BaseException] = []
     three.nodes[newer].watch_failure(failed.append)
     ask_for_leadership(three, newer)
@@ -176,29 +178,43 @@ def member_code(program: Database, said: list[Any]) -> MemberCode:
     """Of a node whose log names the old code."""
     value = catalog_value(db, OLD, 1, None, partitions=2)
     return MemberCode(
-        Program(program, capture_bundle(program, None)), CodeVersions({1: value}), environment(), partitions=2,
+        Program(program, capture_bundle(program, None)), CodeVersions({1: value}), environment(), directory="", partitions=2,
         known=lambda version, _bundle, partitions: said.append((version, partitions)),
         bound=lambda program, _version: said.append(program),
     )  # fmt: skip
 
 
+def state_next(code: MemberCode) -> None:
+    """The log names what this node would state."""
+    value = code.next_code().value
+    code.observe(encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=2, index=9))
+
+
+@pytest.fixture
+def tables_suit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No state lacks a table."""
+    monkeypatch.setattr(member_code_module, "plan_tables", lambda *_: {})
+
+
+@pytest.mark.usefixtures("tables_suit")
 def test_only_an_unknown_program_is_proposed() -> None:
     """And the environment, where the log has another one; neither again once they are committed."""
     said: list[Any] = []
-    assert member_code(db, said).missing_entries() == []
+    assert member_code(db, said).next_code().is_logged
     code = member_code(newer_db, said)
-    assert code.proposes
-    ((kind, value),) = code.missing_entries()
-    assert (kind, value["version"], value["hash"]) == (RecordKind.CATALOG, 2, NEW.hash)
-    record = encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=2, index=9)
-    code.observe(record)
-    code.observe(record)
+    found = code.next_code()
+    assert (found.is_logged, found.version, found.value["hash"]) == (False, 2, NEW.hash)
+    state_next(code)
+    state_next(code)
     assert [entry for entry in said if isinstance(entry, tuple)] == [(2, 2)]
-    assert code.missing_entries() == []
+    assert (code.next_code().is_logged, code.next_code().version) == (True, 2)
+    assert code.missing_environment() is None
     code.observe(encode_json(RecordKind.ENVIRONMENT, {"python": "3.11.0"}, partition=CLUSTER_GROUP, term=2, index=10))
-    assert [kind for kind, _ in code.missing_entries()] == [RecordKind.ENVIRONMENT]
+    assert code.missing_environment() == environment()
+    code.stop()
 
 
+@pytest.mark.usefixtures("tables_suit")
 def test_calls_are_bound_to_the_newest_code() -> None:
     """Of the log, while this program is not its newest; bound once for each change."""
     said: list[Any] = []
@@ -208,10 +224,31 @@ def test_calls_are_bound_to_the_newest_code() -> None:
     code.run_newest()
     assert code.is_bound
     assert [set(bound.procedures) == set(db.procedures) for bound in said] == [True]
-    ((_, value),) = code.missing_entries()
-    code.observe(encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=2, index=9))
+    state_next(code)
     code.run_newest()
     assert said[-1] is newer_db
+    code.stop()
+
+
+def test_calls_are_bound_to_code_whose_tables_the_states_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entry comes before those of its tables: until then calls run the former code."""
+    said: list[Any] = []
+    code, looks, grown = member_code(newer_db, said), threading.Semaphore(0), threading.Event()
+
+    def plan(*_: object) -> dict[int, str]:
+        looks.release()
+        return {} if grown.is_set() else {0: "a table less"}
+
+    monkeypatch.setattr(member_code_module, "plan_tables", plan)
+    code.run_newest()
+    state_next(code)
+    for _ in range(2):
+        assert looks.acquire(timeout=PATIENCE_S)
+    assert not code.is_bound
+    grown.set()
+    wait_for(lambda: code.is_bound)
+    assert said[-1] is newer_db
+    code.stop()
 
 
 @pytest.mark.parametrize(

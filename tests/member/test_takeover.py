@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from cmdlog.member.leading.takeover import Takeover, take_over
 from cmdlog.node.background.running_work import RunningWork, Work
-from cmdlog.node.outcome import CallOutcome, Reply, UnknownOutcome
 from tests.node.frozen import SteppedClock
 from tests.waiting import PATIENCE_S
 
 TERMS = (3, 3, 3)
-DONE = CallOutcome(0, 0, b"")
-CODE = ("code", "look", "tables", "look", "run code")
+CODE = ("code", "look", "run code")
 
 
 class Steps:
@@ -24,13 +22,11 @@ class Steps:
 
     def __init__(self, *, over_at: str = "", half_skips: int = 0) -> None:
         self.over_at, self.half_skips = over_at, half_skips
-        self.new_code = False
-        self.code_reply: Reply = DONE
+        self.code_waits, self.code_done = 0, True
         self.steps: list[str] = []
         self.alive = True
         self.runs = 0  # looks until everything is run
         self.on_look: Callable[[], None] = lambda: None
-        self.on_place: Callable[[], None] = lambda: None
         self.ended: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
         self.failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
 
@@ -66,18 +62,10 @@ class Steps:
         self.runs -= 1
         return self.runs < 0
 
-    def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
-        return self._place_code("code", done)
-
-    def add_tables(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
-        return self._place_code("tables", done)
-
-    def _place_code(self, name: str, done: Callable[[Reply], None]) -> int:
-        self._step(name)
-        self.on_place()
-        if self.new_code:
-            done(self.code_reply)
-        return int(self.new_code)
+    def change_code(self, terms: tuple[int, ...]) -> Generator[str, None, bool]:
+        for _ in range(self.code_waits):
+            yield "applied"
+        return self._step("code") and self.code_done
 
     def run_newest_code(self, terms: tuple[int, ...]) -> bool:
         return self._step("run code")
@@ -158,27 +146,16 @@ def test_terms_that_end_while_skips_are_on_their_way_run_nothing() -> None:
     assert steps.steps == ["clock", "places", "skips"]
 
 
-def test_new_code_and_its_tables_are_committed_first() -> None:
+def test_new_code_and_its_tables_come_first() -> None:
     """Then calls run it; code that is not known to be committed is run by nobody here."""
     steps = Steps()
-    steps.new_code = True
+    steps.code_waits = 2
     assert steps.take_over()
-    assert steps.steps[-7:] == [*CODE, "keys", "calls"]
+    assert steps.steps[-5:] == [*CODE, "keys", "calls"]
     steps = Steps()
-    steps.new_code, steps.code_reply = True, UnknownOutcome("this node leads no more")
+    steps.code_done = False
     assert not steps.take_over()
     assert steps.steps[-1] == "code"
-
-
-def test_work_is_not_a_wait() -> None:
-    """New tables may be tried out for long. Leadership that was given away meanwhile would have to begin again."""
-    steps = Steps()
-    takeover = made(steps)
-    takeover.step = "of former terms"
-    seen: list[str] = []
-    steps.on_place = lambda: seen.append(takeover.step)
-    assert takeover._take_over(take_over(steps, TERMS), Work("takeover", "", SteppedClock()))
-    assert seen == ["", ""]
 
 
 def test_calls_that_are_not_taken_are_not_a_success() -> None:

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cmdlog.node.background.running_work import Work
 from cmdlog.node.deploying import deployer
-from cmdlog.node.deploying.deployer import Deployer
-from cmdlog.node.deploying.prepared_sites import PreparedSites
 from cmdlog.node.sequencing.intake import Intake
 from cmdlog.node.sequencing.opening import Opening
 from cmdlog.node.sites.inline_sites import InlineSites
@@ -27,8 +26,8 @@ POINTS: tuple[tuple[Any, str], ...] = (
     (Opening, "add"),
     (Intake, "add_entries"),
     (InlineSites, "add_code"),
-    (PreparedSites, "prepare"),
-    (Deployer, "_await"),
+    (InlineSites, "prepare"),
+    (Work, "enter"),
     (Intake, "hold_calls"),
     (Intake, "switch_code"),
     (Intake, "accept_calls"),

@@ -178,7 +178,7 @@ class ProcessSet(Fronts):
         node = self._node
         if node is None:
             return
-        versions = node.deployer.ground.code
+        versions = node.deployer.code
         newest = versions.newest
         for process in self._processes.values():
             if process.is_linked and process.code.given != newest:

@@ -6,15 +6,18 @@ One rule: whatever looks at the terms and acts on them does both under the drive
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final
 
 import structlog
 
 from cmdlog.cluster.replication import Replication
+from cmdlog.member.leading.consensus_stater import ConsensusStater
 from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.member.member_code import MemberCode
 from cmdlog.member.sequenced_machine import SequencedMachine
+from cmdlog.node.deploying.code_change import CodeChanges
+from cmdlog.node.deploying.deploy_errors import SiteLost, SwitchUnfinished
 from cmdlog.node.outcome import Reply
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
@@ -46,12 +49,15 @@ class LeaderSteps:
         keys: KeyOwners,
         *,
         code: MemberCode,
+        changes: CodeChanges,
+        stater: ConsensusStater,
         directory: str,
         missing: Callable[[], Iterable[ClusterMember]],
     ) -> None:
         """`directory`: the node's, with the states; `missing` gives the members that the log does not state."""
         self._driver, self._machine, self._leadership, self._sequencer = driver, machine, leadership, sequencer
         self._keys, self._code, self._directory, self._missing = keys, code, directory, missing
+        self._changes, self._stater = changes, stater
 
     def still(self, terms: tuple[int, ...]) -> bool:
         """Whether these terms are the present leadership's."""
@@ -106,29 +112,28 @@ class LeaderSteps:
         with self._driver.lock:
             return self._machine.all_run
 
-    def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
-        """States this program, where the log lacks it; how many entries that takes. `done` is called when they are committed.
-
-        Raises: SchemaConflict, MigrationFailed, before anything is stated."""
-        if self.still(terms):
-            self._code.try_tables(self._directory, self._sequencer.clock.reserve(1))
+    def change_code(self, terms: tuple[int, ...]) -> Generator[str, None, bool]:
+        """States this program, where the log lacks it, and the tables that the states lack of what calls run next. Yields the
+        name of what it waits for; False when the terms are over. Raises: SchemaConflict, MigrationRefused, BundleError.
+        """
         with self._driver.lock:
-            missing = self._code.missing_entries() if self.still(terms) else ()
-            for number, (kind, value) in enumerate(missing, 1):
-                log.info("code_proposed", kind=kind.name, catalog_version=value.get("version"))
-                self._machine.state(kind, value, done if number == len(missing) else _ignore)
+            if not self.still(terms):
+                return False
+            if (here := self._code.missing_environment()) is not None:
+                self._machine.state(RecordKind.ENVIRONMENT, here, _ignore)
         self._driver.wake()
-        return len(missing)
-
-    def add_tables(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
-        """Adds the tables of the newest code that the states lack, tried out on each; how many entries that takes. As
-        `state_code`. Raises: SchemaConflict, BundleError."""
-        entries = self._code.missing_tables(self._directory, self._sequencer.clock.reserve(1))
-        with self._driver.lock:
-            if not entries or not self.still(terms):
-                return 0
-            self._sequencer.intake.add_entries(entries, done)
-        return len(entries)
+        while True:
+            code = self._code.next_code()
+            tables = self._changes.plan(code, self._code.versions.newest_value)
+            try:
+                for wait in self._changes.make(code, tables, self._stater.in_terms(terms)):
+                    yield wait.name.lower()
+            except SiteLost as lost:  # its successor tries once more
+                log.warning("change_tried_again", reason=str(lost))
+            except SwitchUnfinished:
+                return False
+            else:
+                return self.still(terms)
 
     def run_newest_code(self, terms: tuple[int, ...]) -> bool:
         """Calls are bound to the newest code and run it; False when the terms are over. Raises: BundleError."""

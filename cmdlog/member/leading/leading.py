@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cmdlog.member.consensus import Consensus
 from cmdlog.member.leading.commit_checks import CommitChecks
+from cmdlog.member.leading.consensus_stater import ConsensusStater
 from cmdlog.member.leading.directory_lineage import DirectoryLineage
 from cmdlog.member.leading.fitness_checks import FitnessChecks, Progress
 from cmdlog.member.leading.leader_steps import LeaderSteps
@@ -15,6 +16,7 @@ from cmdlog.member.leading.leadership_transfer import LeadershipTransfer
 from cmdlog.member.leading.takeover import Takeover
 from cmdlog.member.member_code import MemberCode
 from cmdlog.node.assembly import NodeGround, NodeParts
+from cmdlog.node.deploying.code_change import CodeChanges
 from cmdlog.raft.configuration import NodeId
 
 
@@ -27,6 +29,8 @@ class Leading:
     transfer: LeadershipTransfer
     takeover: Takeover
     steps: LeaderSteps
+    changes: CodeChanges
+    stater: ConsensusStater
     lineage: DirectoryLineage
     checks: FitnessChecks
     commits: CommitChecks
@@ -87,15 +91,18 @@ def make_leading(ground: NodeGround, parts: NodeParts, consensus: Consensus, cod
     leadership = Leadership(consensus.node, consensus.fitness, events)
     driver.watch(leadership)
     lineage = DirectoryLineage(consensus.node, driver, consensus.peers)
+    changes, stater = CodeChanges(ground, parts), ConsensusStater(ground, parts, consensus, code, leadership)
     return Leading(
         consensus=consensus,
         leadership=leadership,
         transfer=transfer,
         takeover=takeover,
         steps=LeaderSteps(
-            driver, consensus.machine, leadership, sequencer, parts.keys, code=code, directory=ground.directory,
-            missing=consensus.missing_members,
+            driver, consensus.machine, leadership, sequencer, parts.keys, code=code, changes=changes, stater=stater,
+            directory=ground.directory, missing=consensus.missing_members,
         ),
+        changes=changes,
+        stater=stater,
         lineage=lineage,
         checks=FitnessChecks(
             parts.desk.troubles, lineage, leadership, stalls=parts.sites.stalls, is_full=is_full, progress=takeover_progress

@@ -23,7 +23,6 @@ from typing import Final, Protocol
 import structlog
 
 from cmdlog.node.background.running_work import RunningWork, Work
-from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.work_progress import Followed
 
 LOOK_S: Final = 0.002  # between two looks at what is run
@@ -41,8 +40,7 @@ class TakeoverSteps(Protocol):
     def run_committed(self, terms: tuple[int, ...]) -> bool: ...
     def still(self, terms: tuple[int, ...]) -> bool: ...
     def all_run(self) -> bool: ...
-    def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
-    def add_tables(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
+    def change_code(self, terms: tuple[int, ...]) -> Generator[str, None, bool]: ...
     def run_newest_code(self, terms: tuple[int, ...]) -> bool: ...
     def load_keys(self) -> None: ...
     def take_calls(self, terms: tuple[int, ...]) -> bool: ...
@@ -56,7 +54,7 @@ class Takeover:
         self._failed, self._work, self._executed = failed, work, executed
         self._wanted: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
-        self.step = ""  # that the take-over under way waits at; "": it works, however long a trial of new tables takes
+        self.step = ""  # that the take-over under way waits at; "": it works
         self._threads: list[threading.Thread] = []
 
     def start(self, steps: TakeoverSteps) -> None:
@@ -96,28 +94,19 @@ class Takeover:
                 self.step = next(steps)
             except StopIteration as ended:
                 return bool(ended.value)
-            if self.step:
-                self._ending.wait(LOOK_S)
+            self._ending.wait(LOOK_S)
 
 
 def take_over(steps: TakeoverSteps, terms: tuple[int, ...]) -> Generator[str, None, bool]:
-    """The steps in order; yields the name of one that waits, "" before one that works. Whether calls are taken at the end."""
+    """The steps in order; yields the name of one that waits. Whether calls are taken at the end."""
     if not (steps.lift_clock(terms) and steps.give_places(terms) and steps.finish_skips(terms)):
         return False
     while steps.still(terms) and not steps.skips_finished():
         yield "skips"
     if not steps.run_committed(terms) or not (yield from _wait_until_run(steps, terms, "executed")):
         return False
-    for name, place_entries in (("code", steps.state_code), ("tables", steps.add_tables)):
-        replies: list[Reply] = []
-        yield ""
-        placed = place_entries(terms, replies.append)
-        while placed and not replies:
-            yield name
-        if not all(isinstance(reply, CallOutcome) for reply in replies):
-            return False
-        if not (yield from _wait_until_run(steps, terms, name)):
-            return False
+    if not (yield from steps.change_code(terms)) or not (yield from _wait_until_run(steps, terms, "tables")):
+        return False
     if not steps.run_newest_code(terms):
         return False
     steps.load_keys()

@@ -36,6 +36,10 @@ class MigrationRefused(OperatorError):
     )
 
 
+class SiteLost(MigrationRefused):
+    """The site of a partition ended while it tried the change."""
+
+
 class DeployUnderWay(OperatorError):
     """Another deploy has not ended."""
 

@@ -93,7 +93,7 @@ class InlineSites:
         self._put(lambda: self._current.run_code(version, Bundle.from_bytes(bundle.encode()), partitions=partitions))
 
     def prepare(self, partition: int, order: Mapping[str, Any]) -> None:
-        """Asks for what leads to the tables of a version of the code, kept open; `prepared` gets the report."""
+        """Asks for what leads to the tables of some code, kept open; `prepared` gets the report. See `Site.prepare`."""
         self._put(lambda: self._prepare(partition, order))
 
     def drop_prepared(self, partition: int) -> None:

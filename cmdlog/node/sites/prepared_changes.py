@@ -9,43 +9,38 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-Report = Mapping[str, Any]  # "change" (None: nothing to change) and "steps"; or "error" and "hint"
+Report = Mapping[str, Any]  # "change" (None: nothing to change); or "error" and "hint", and "lost" where the site has ended
 
 
 class PreparedChanges:
-    """Thread-safe."""
+    """Thread-safe. Of the newest attempt; what was asked for by an earlier one is no answer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._at = 0  # what the attempt's reports name
         self._awaited: set[int] = set()
         self._reports: dict[int, Report] = {}
 
-    def await_partitions(self, partitions: Iterable[int]) -> None:
-        """These are asked from now on; earlier answers are forgotten."""
+    def await_partitions(self, partitions: Iterable[int], at: int) -> None:
+        """These are asked from now on, in the attempt of this transaction id."""
         with self._lock:
-            self._awaited, self._reports = set(partitions), {}
+            self._at, self._awaited, self._reports = at, set(partitions), {}
 
     def add_report(self, partition: int, report: Report) -> None:
         """A site has answered."""
         with self._lock:
-            if partition in self._awaited:
+            if partition in self._awaited and report["at"] == self._at:
                 self._awaited.discard(partition)
                 self._reports[partition] = report
 
     def lose(self, partitions: Iterable[int], why: str) -> None:
         """Their site has ended: what it had not answered it never will, and what it kept is gone."""
         with self._lock:
-            for partition in self._awaited & set(partitions):
+            for partition in self._awaited.intersection(partitions):
                 self._awaited.discard(partition)
-                self._reports[partition] = {"error": f"the site of partition {partition} ended: {why}", "hint": ""}
+                self._reports[partition] = {"error": f"the site of partition {partition} ended: {why}", "hint": "", "lost": True}
 
-    @property
-    def complete(self) -> bool:
-        """Whether all have answered."""
+    def reports(self, at: int) -> dict[int, Report] | None:
+        """The answers to this attempt, by partition; None until all have answered, or when another one has begun."""
         with self._lock:
-            return not self._awaited
-
-    def reports(self) -> dict[int, Report]:
-        """The answers so far, by partition."""
-        with self._lock:
-            return dict(sorted(self._reports.items()))
+            return None if self._awaited or self._at != at else dict(sorted(self._reports.items()))

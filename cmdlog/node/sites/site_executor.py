@@ -179,24 +179,23 @@ class Site:
         return self._tracer.take_traces()
 
     def prepare(self, partition: int, order: Mapping[str, Any], tick: Tick = go_on) -> dict[str, Any]:
-        """Does what leads to the tables of version `catalog`, and keeps it open until its entry comes; the report.
+        """Does what leads to the tables of a version of the code, and keeps it open until its entry comes; the report.
 
-        `tick` is called now and then while SQLite works, which it ends if that returns True.
+        `order`: `catalog` and `bundle` of that version, which the log may not have yet, and for how many `partitions` it is;
+        `at`, which the report repeats. `tick` is called now and then while SQLite works, which it ends if that returns True.
 
         Raises: EnvironmentFault, but for a full volume, which is reported.
         """
-        engine = self._engines[partition]
+        engine, bundle = self._engines[partition], Bundle.from_bytes(order["bundle"].encode())
         try:
+            self._plan.catalogs.add_bundle(order["catalog"], bundle, partitions=order["partitions"])
             with _ticking(engine, tick):
                 found = engine.executor.rehearse_change(catalog=order["catalog"], at=order["at"], keep=True)
         except ProceduresError as error:
             if isinstance(error, EnvironmentFault) and error.kind != FULL:
                 raise
-            return {"error": str(error), "hint": error.hint}
-        if found is None:
-            return {"change": None, "steps": []}
-        steps = [[step.what, step.sql, step.rows, round(step.seconds, 6)] for step in found.steps]
-        return {"change": found.change.to_json(), "steps": steps}
+            return {"at": order["at"], "error": str(error), "hint": error.hint}
+        return {"at": order["at"], "change": None if found is None else found.change.to_json()}
 
     def drop_prepared(self, partition: int) -> None:
         """Takes back what `prepare` keeps."""

@@ -157,7 +157,7 @@ class ProcessSites:
         self._add_notice(_Notice(encode_frame(FrameKind.CODE, orjson.dumps(code))))
 
     def prepare(self, partition: int, order: Mapping[str, Any]) -> None:
-        """Asks for what leads to the tables of a version of the code, kept open; `prepared` gets the report."""
+        """Asks for what leads to the tables of some code, kept open; `prepared` gets the report. See `Site.prepare`."""
         self._site_of[partition].channel.send(encode_frame(FrameKind.PREPARE, orjson.dumps(order), partition=partition))
 
     def drop_prepared(self, partition: int) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from cmdlog.member.leading.cluster_deployer import ClusterDeployer
+from cmdlog.member.leading.consensus_stater import ConsensusStater
+from cmdlog.node.deploying.code_change import CodeChanges
 from cmdlog.node.deploying.deploy_errors import DeployNeedsMigration, SwitchUnfinished
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused
+from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.raft.messages import Entries
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures.code.bundle import Bundle
@@ -133,21 +137,39 @@ class Ends(Exception):
     """The leader comes no further."""
 
 
+def end_after(patch: pytest.MonkeyPatch, owner: type, step: str, error: Exception, *, times: int = 1) -> None:
+    """The steps of a change end with this error when that one has been taken so many times; 0: before it."""
+    taken, left = getattr(owner, step), [times]
+
+    def take(*arguments: Any, **options: Any) -> Generator[Any, None, Any]:
+        if left[0]:
+            left[0] -= 1
+            made = yield from taken(*arguments, **options)
+            if left[0]:
+                return made
+        raise error
+
+    patch.setattr(owner, step, take)
+
+
 @pytest.mark.parametrize(
-    ("step", "version"), [("_is_drained", 1), ("_rehearse", 1), ("_propose_code", 2), ("_add_tables", 2), ("_runs", 2)]
+    ("owner", "step", "times", "version"),
+    [
+        (CodeChanges, "_rehearse", 0, 1),
+        (CodeChanges, "_rehearse", 1, 1),
+        (ConsensusStater, "_commit", 0, 1),
+        (ConsensusStater, "_commit", 1, 2),
+        (ConsensusStater, "_commit", 2, 2),
+        (ConsensusStater, "state", 1, 2),
+    ],
 )
 def test_leader_that_ends_after_a_step_leaves_all_or_nothing(
-    three: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, version: int
+    three: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, owner: type, step: str, times: int, version: int
 ) -> None:
     """Before the code is stated nothing has changed; from then on the next leader makes the tables before its first call."""
-    leader, taken = three.leader(), getattr(ClusterDeployer, step)
-
-    def end_after(*arguments: Any, **options: Any) -> None:
-        taken(*arguments, **options)
-        raise Ends
-
+    leader = three.leader()
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterDeployer, step, end_after)
+        end_after(patch, owner, step, Ends(), times=times)
         with pytest.raises(Ends):
             leader.deployer.deploy(make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1], migrate=True)
     three.close(number_of(leader))
@@ -159,21 +181,14 @@ def test_leader_that_ends_after_a_step_leaves_all_or_nothing(
     assert [row[1] for partition in one for row in partition[1:]] == [2 if version == 1 else 3]
 
 
-@pytest.mark.parametrize(("step", "placed"), [("_propose_code", True), ("_add_tables", False), ("_add_tables", True)])
+@pytest.mark.parametrize("committed", [1, 2])
 def test_change_that_its_leader_does_not_finish_is_completed(
-    three: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, placed: bool
+    three: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: int
 ) -> None:
-    """Once the code is stated it runs out of time, before or after it has `placed` the step's entries: calls are served again."""
-    leader, taken = three.leader(), getattr(ClusterDeployer, step)
-    bundle = make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1]
-
-    def run_late(*arguments: Any, **options: Any) -> None:
-        if placed:
-            taken(*arguments, **options)
-        raise SwitchUnfinished("the majority has not confirmed it in time")
-
+    """It runs out of time when the code is stated, or the tables as well: calls are served again."""
+    leader, bundle = three.leader(), make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1]
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterDeployer, step, run_late)
+        end_after(patch, ConsensusStater, "_commit", SwitchUnfinished("not confirmed in time"), times=committed)
         with pytest.raises(SwitchUnfinished):
             leader.deployer.deploy(bundle, migrate=True)
     assert ask_retried(three.leader, "hit", key="second", id=1) == 2
@@ -182,6 +197,29 @@ def test_change_that_its_leader_does_not_finish_is_completed(
     first, second, third = (rows_of(node) for node in three.nodes.values())
     assert first == second == third
     assert [row[1] for partition in first for row in partition[1:]] == [3], "doubled once, and counted"
+
+
+def test_site_that_ends_in_a_takeover_is_asked_again(three: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code is stated, and the next leader loses the site that tries its tables: the site that follows tries them."""
+    leader, bundle = three.leader(), make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1]
+    prepare, killed = ProcessSites.prepare, list[int]()
+
+    def prepare_once_killed(sites: ProcessSites, partition: int, order: Mapping[str, Any]) -> None:
+        if threading.current_thread().name == "cmdlog-takeover" and not killed:
+            killed.extend(sites.pids())
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+        prepare(sites, partition, order)
+
+    monkeypatch.setattr(ProcessSites, "prepare", prepare_once_killed)
+    with monkeypatch.context() as patch:
+        end_after(patch, ConsensusStater, "_commit", Ends())
+        with pytest.raises(Ends):
+            leader.deployer.deploy(bundle, migrate=True)
+    assert ask_retried(three.leader, "hit", key="second", id=1) == 2
+    assert killed
+    wait_for(lambda: level(three) and all(follows(node, 2) for node in three.nodes.values()), why=three.told)
+    assert [row[1] for node in three.nodes.values() for partition in rows_of(node) for row in partition[1:]] == [3] * 3
 
 
 def test_follower_waits_with_the_tables_for_the_code(three: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
