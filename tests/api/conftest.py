@@ -16,7 +16,7 @@ from sqlalchemy import Column, Integer, String
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.gate.auth import LocalCallers
-from cmdlog.node.deploying.deploy_answer import DeployAnswer
+from cmdlog.node.deploying.deployer import DeployAnswer
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.queries.pool import QueryAnswer

@@ -60,10 +60,8 @@ class Parts:
         )  # fmt: skip
         self.errors: list[Exception] = []  # of the next changes
         changes: Any = SimpleNamespace(plan=lambda code, _former: f"tables of {code}", make=self.make)
-        stater: Any = SimpleNamespace(in_terms=lambda terms: terms)
-        self.steps = LeaderSteps(
-            *parts, code=self.code, changes=changes, stater=stater, directory="", missing=lambda: [MEMBER],  # type: ignore[arg-type]
-        )  # fmt: skip
+        self.stater: Any = SimpleNamespace(in_terms=lambda terms: terms, code=self.code, changes=changes)
+        self.steps = LeaderSteps(*parts, stater=self.stater, missing=lambda: [MEMBER])  # type: ignore[arg-type]
 
     def make(self, *change: Any) -> Generator[Wait, None, None]:
         """The next change of code."""
@@ -158,6 +156,6 @@ def test_keys_come_from_the_states_of_all_partitions(parts: Parts, tmp_path: Pat
     )
     parts.machine.partitions = [0, 1]
     given: tuple[Any, ...] = (parts.driver, parts.machine, parts.leadership, parts.sequencer, keys)
-    none: Any = None
-    LeaderSteps(*given, code=none, changes=none, stater=none, directory=str(tmp_path), missing=list).load_keys()
+    parts.stater.ground = SimpleNamespace(directory=str(tmp_path))
+    LeaderSteps(*given, stater=parts.stater, missing=list).load_keys()
     assert loaded == ["clear", *enumerate(paths)]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from cmdlog.member.leading.leader_steps import LeaderSteps
 from cmdlog.member.leading.takeover import Takeover, take_over
 from cmdlog.node.background.running_work import RunningWork, Work
 from tests.node.frozen import SteppedClock
@@ -17,7 +18,7 @@ TERMS = (3, 3, 3)
 CODE = ("code", "look", "run code")
 
 
-class Steps:
+class Steps(LeaderSteps):
     """Writes down the steps; one of them may find that the terms are over."""
 
     def __init__(self, *, over_at: str = "", half_skips: int = 0) -> None:

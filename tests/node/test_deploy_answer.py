@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cmdlog.node.deploying.deploy_answer import DeployAnswer, statements_of
+from cmdlog.node.deploying.deployer import DeployAnswer, statements_of
 from procedures.declaration.schema_plan import SchemaPlan
 
 ENTRY = {

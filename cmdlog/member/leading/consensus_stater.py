@@ -20,7 +20,7 @@ from cmdlog.member.consensus import Consensus
 from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.member.member_code import MemberCode
 from cmdlog.node.assembly import NodeGround, NodeParts
-from cmdlog.node.deploying.code_change import Entries, NewCode, Steps, Wait, await_applied, schema_entries
+from cmdlog.node.deploying.code_change import CodeChanges, Entries, NewCode, Steps, Wait, await_applied, schema_entries
 from cmdlog.node.deploying.deploy_errors import SwitchUnfinished
 from cmdlog.node.deploying.lone_stater import check_fit
 from cmdlog.node.outcome import CallOutcome, Done, Reply
@@ -32,23 +32,24 @@ log = structlog.get_logger("cmdlog.cluster")
 
 @dataclass(frozen=True, slots=True)
 class ConsensusStater:
-    """`cmdlog.node.deploying.code_change.CodeStater`."""
+    """The `CodeStater` of one change; the node's own is of none."""
 
     ground: NodeGround
     parts: NodeParts
+    changes: CodeChanges
     consensus: Consensus
     code: MemberCode
     leadership: Leadership
     terms: tuple[int, ...] = ()  # that the change is made in
 
     def begin_deploy(self) -> ConsensusStater:
-        """Of a change in the present terms. Raises: CallRefused, where another node leads, or none."""
+        """States a change in the present terms. Raises: CallRefused, where another node leads, or none."""
         with self.consensus.driver.lock:
             self.parts.sequencer.admission.raise_refusal()
             return self.in_terms(self.leadership.terms)
 
     def in_terms(self, terms: tuple[int, ...]) -> ConsensusStater:
-        """Of a change in these terms."""
+        """States a change in these terms."""
         return replace(self, terms=terms)
 
     @property
@@ -70,7 +71,7 @@ class ConsensusStater:
 
     @property
     def is_drained(self) -> bool:
-        """Everything that is committed has run, and nothing waits to be."""
+        """Whether everything that is committed has run, and nothing waits to be."""
         with self.consensus.driver.lock:
             return self.parts.sequencer.idle and self.consensus.machine.all_run
 
@@ -92,7 +93,7 @@ class ConsensusStater:
             yield from await_applied(self.parts.sequencer, entries, self)
 
     def _commit(self, place: Callable[[Done], None], wait: Wait) -> Steps[None]:
-        """Under one lock with the look at the terms: calls may have run since they were over."""
+        """Places under one lock with the look at the terms: calls may have run since they were over."""
         replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         with self.consensus.driver.lock:
             self.check_still()

@@ -1,4 +1,4 @@
-"""The steps of a take-over on the parts of a node: `cmdlog.member.leading.takeover.TakeoverSteps`.
+"""The steps of a take-over (`cmdlog.member.leading.takeover`) on the parts of a node.
 
 One rule: whatever looks at the terms and acts on them does both under the driver's lock.
 """
@@ -14,9 +14,7 @@ import structlog
 from cmdlog.cluster.replication import Replication
 from cmdlog.member.leading.consensus_stater import ConsensusStater
 from cmdlog.member.leading.leadership import Leadership, Standing
-from cmdlog.member.member_code import MemberCode
 from cmdlog.member.sequenced_machine import SequencedMachine
-from cmdlog.node.deploying.code_change import CodeChanges
 from cmdlog.node.deploying.deploy_errors import SiteLost, SwitchUnfinished
 from cmdlog.node.outcome import Reply
 from cmdlog.node.placing.key_owners import KeyOwners
@@ -48,16 +46,12 @@ class LeaderSteps:
         sequencer: Sequencer,
         keys: KeyOwners,
         *,
-        code: MemberCode,
-        changes: CodeChanges,
         stater: ConsensusStater,
-        directory: str,
         missing: Callable[[], Iterable[ClusterMember]],
     ) -> None:
-        """`directory`: the node's, with the states; `missing` gives the members that the log does not state."""
+        """`missing` gives the members that the log does not state."""
         self._driver, self._machine, self._leadership, self._sequencer = driver, machine, leadership, sequencer
-        self._keys, self._code, self._directory, self._missing = keys, code, directory, missing
-        self._changes, self._stater = changes, stater
+        self._keys, self._stater, self._code, self._missing = keys, stater, stater.code, missing
 
     def still(self, terms: tuple[int, ...]) -> bool:
         """Whether these terms are the present leadership's."""
@@ -124,9 +118,9 @@ class LeaderSteps:
         self._driver.wake()
         while True:
             code = self._code.next_code()
-            tables = self._changes.plan(code, self._code.versions.newest_value)
+            tables = self._stater.changes.plan(code, self._code.versions.newest_value)
             try:
-                for wait in self._changes.make(code, tables, self._stater.in_terms(terms)):
+                for wait in self._stater.changes.make(code, tables, self._stater.in_terms(terms)):
                     yield wait.name.lower()
             except SiteLost as lost:  # its successor tries once more
                 log.warning("change_tried_again", reason=str(lost))
@@ -148,7 +142,7 @@ class LeaderSteps:
         """The states say which keys were used; blocking."""
         self._keys.clear()
         for partition in self._machine.partitions:
-            connection, _ = open_reader(state_path(self._directory, partition))
+            connection, _ = open_reader(state_path(self._stater.ground.directory, partition))
             with contextlib.closing(connection):
                 self._keys.load(connection, partition)
 

@@ -29,7 +29,6 @@ class Leading:
     transfer: LeadershipTransfer
     takeover: Takeover
     steps: LeaderSteps
-    changes: CodeChanges
     stater: ConsensusStater
     lineage: DirectoryLineage
     checks: FitnessChecks
@@ -91,17 +90,15 @@ def make_leading(ground: NodeGround, parts: NodeParts, consensus: Consensus, cod
     leadership = Leadership(consensus.node, consensus.fitness, events)
     driver.watch(leadership)
     lineage = DirectoryLineage(consensus.node, driver, consensus.peers)
-    changes, stater = CodeChanges(ground, parts), ConsensusStater(ground, parts, consensus, code, leadership)
+    stater = ConsensusStater(ground, parts, CodeChanges(ground, parts), consensus, code, leadership)
     return Leading(
         consensus=consensus,
         leadership=leadership,
         transfer=transfer,
         takeover=takeover,
         steps=LeaderSteps(
-            driver, consensus.machine, leadership, sequencer, parts.keys, code=code, changes=changes, stater=stater,
-            directory=ground.directory, missing=consensus.missing_members,
+            driver, consensus.machine, leadership, sequencer, parts.keys, stater=stater, missing=consensus.missing_members
         ),
-        changes=changes,
         stater=stater,
         lineage=lineage,
         checks=FitnessChecks(

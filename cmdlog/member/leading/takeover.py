@@ -18,32 +18,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
+from cmdlog.member.leading.leader_steps import LeaderSteps
 from cmdlog.node.background.running_work import RunningWork, Work
 from cmdlog.work_progress import Followed
 
 LOOK_S: Final = 0.002  # between two looks at what is run
 
 log = structlog.get_logger("cmdlog.cluster")
-
-
-class TakeoverSteps(Protocol):
-    """What the member gives; each returns False when the terms are over."""
-
-    def lift_clock(self, terms: tuple[int, ...]) -> bool: ...
-    def give_places(self, terms: tuple[int, ...]) -> bool: ...
-    def finish_skips(self, terms: tuple[int, ...]) -> bool: ...
-    def skips_finished(self) -> bool: ...
-    def run_committed(self, terms: tuple[int, ...]) -> bool: ...
-    def still(self, terms: tuple[int, ...]) -> bool: ...
-    def all_run(self) -> bool: ...
-    def change_code(self, terms: tuple[int, ...]) -> Generator[str, None, bool]: ...
-    def run_newest_code(self, terms: tuple[int, ...]) -> bool: ...
-    def load_keys(self) -> None: ...
-    def take_calls(self, terms: tuple[int, ...]) -> bool: ...
 
 
 class Takeover:
@@ -57,7 +42,7 @@ class Takeover:
         self.step = ""  # that the take-over under way waits at; "": it works
         self._threads: list[threading.Thread] = []
 
-    def start(self, steps: TakeoverSteps) -> None:
+    def start(self, steps: LeaderSteps) -> None:
         """Takes these steps from now on; a take-over that has begun before waits for that."""
         thread = threading.Thread(target=self._run, args=(steps,), name="cmdlog-takeover", daemon=True)
         self._threads.append(thread)
@@ -73,7 +58,7 @@ class Takeover:
         for thread in self._threads:  # none of a node that is closed before it speaks with another
             thread.join()
 
-    def _run(self, steps: TakeoverSteps) -> None:
+    def _run(self, steps: LeaderSteps) -> None:
         while (terms := self._wanted.get()) is not None:
             began = time.monotonic()
             try:
@@ -97,7 +82,7 @@ class Takeover:
             self._ending.wait(LOOK_S)
 
 
-def take_over(steps: TakeoverSteps, terms: tuple[int, ...]) -> Generator[str, None, bool]:
+def take_over(steps: LeaderSteps, terms: tuple[int, ...]) -> Generator[str, None, bool]:
     """The steps in order; yields the name of one that waits. Whether calls are taken at the end."""
     if not (steps.lift_clock(terms) and steps.give_places(terms) and steps.finish_skips(terms)):
         return False
@@ -113,7 +98,7 @@ def take_over(steps: TakeoverSteps, terms: tuple[int, ...]) -> Generator[str, No
     return steps.take_calls(terms)
 
 
-def _wait_until_run(steps: TakeoverSteps, terms: tuple[int, ...], name: str) -> Generator[str, None, bool]:
+def _wait_until_run(steps: LeaderSteps, terms: tuple[int, ...], name: str) -> Generator[str, None, bool]:
     """Until everything committed is run; False when the terms are over before."""
     while steps.still(terms) and not steps.all_run():
         yield name

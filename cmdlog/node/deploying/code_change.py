@@ -1,7 +1,7 @@
 """The one way of new code and its tables into the log, and to the calls: a deploy, alone or in a cluster, and a take-over.
 
 One rule: code first, then tables. Until the log has the CATALOG record nothing has changed. From then on the change is only
-completed: whoever finds code whose tables the states lack rehearses and states them before the first call.
+completed: a start or a leader that finds code whose tables the states lack rehearses and states them before the first call.
 
     hold       calls are refused, and what was placed before has run
     rehearse   every site does its partition's change and keeps it open; one that cannot: all take theirs back
@@ -87,7 +87,7 @@ class CodeStater(Protocol):
     """How a node puts a change into its log. For one change."""
 
     def check_still(self) -> None:
-        """Raises: SwitchUnfinished, where this node may not go on: another one leads by now."""
+        """Raises: SwitchUnfinished, where this node may not continue: another one leads by now."""
         ...
 
     def hold_calls(self) -> None:
@@ -96,7 +96,7 @@ class CodeStater(Protocol):
 
     @property
     def is_drained(self) -> bool:
-        """Everything that was placed has run."""
+        """Whether everything that was placed has run."""
         ...
 
     def check_fit(self, code: NewCode, entries: Entries) -> None:
@@ -104,8 +104,10 @@ class CodeStater(Protocol):
         ...
 
     def state(self, code: NewCode, entries: Entries) -> Steps[None]:
-        """In the log, as durable as calls are before they are answered, and with the sites; code that is logged is not stated
-        again. Raises: SwitchUnfinished."""
+        """Puts the change into the log, as durable as calls are before they are answered, and gives it to the sites.
+
+        Code that is logged is not stated again. Raises: SwitchUnfinished.
+        """
         ...
 
     def bind(self, code: NewCode) -> None:
@@ -113,7 +115,7 @@ class CodeStater(Protocol):
         ...
 
     def accept_calls(self) -> None:
-        """They are held no more."""
+        """Ends `hold_calls`."""
         ...
 
     def give_up(self, *, stated: bool) -> None:
@@ -134,7 +136,7 @@ class CodeChanges:
         return TableChange(plans, find_pausing(plans, "" if code.is_logged else narrowed_column(code.db, former)))
 
     def make(self, code: NewCode, tables: TableChange, stater: CodeStater) -> Steps[tuple[Entries, float]]:
-        """The entries that were stated, and for how many seconds no call could be placed.
+        """Takes the steps. Returns the entries that were stated, and for how many seconds no call could be placed.
 
         Raises: MigrationRefused, SiteLost, and nothing changed; BundleRefused, CallRefused, SwitchUnfinished.
         """
@@ -194,7 +196,7 @@ class CodeChanges:
 
 
 def schema_entries(entries: Entries) -> list[tuple[int, RecordKind, dict[str, Any]]]:
-    """As the sequencer places them."""
+    """The entries as the sequencer places them."""
     return [(partition, RecordKind.SCHEMA, dict(entry)) for partition, entry in entries.items()]
 
 

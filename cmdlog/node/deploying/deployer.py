@@ -1,6 +1,6 @@
 """Deploys: new code is checked, compared with the tables of the states, and made what calls run (`code_change`).
 
-One rule: a deploy is refused before anything has changed, or it is completed, by this node or by whoever starts or leads next.
+One rule: a deploy is refused before anything has changed, or it is completed: by this node, the next leader, or the next start.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Self
 
 import structlog
 
@@ -18,7 +19,6 @@ from cmdlog.node.background.running_work import Work
 from cmdlog.node.deploying.bundle_check import check_bundle
 from cmdlog.node.deploying.change_trial import Trial, TrialOrder, try_change
 from cmdlog.node.deploying.code_change import CodeChanges, CodeStater, NewCode, Steps, T, TableChange, Wait
-from cmdlog.node.deploying.deploy_answer import DeployAnswer
 from cmdlog.node.deploying.deploy_errors import (
     BundleRefused,
     DeployNeedsMigration,
@@ -35,12 +35,60 @@ from procedures import Database
 from procedures.code.bundle import Bundle, bundle_of
 from procedures.code.loaded_modules import load_bundle
 from procedures.code.procedure_versions import catalog_value, check_rows
+from procedures.declaration.schema_plan import SchemaPlan
 from procedures.errors import BundleError, DefinitionError, SchemaConflict
 from procedures.execution.call_settings import standard_settings
 
 LOOK_S: Final = 0.005
 
 log = structlog.get_logger("cmdlog.node")
+
+
+@dataclass(frozen=True, slots=True)
+class DeployAnswer:
+    """The version, what changes on each partition, and for how long no call could be placed."""
+
+    version: int  # of the code that calls run from now on
+    changed: bool = True  # False: that code runs already
+    partitions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # partition -> SQL; unchanged ones are left out
+    migrations: Sequence[str] = field(default_factory=list)  # that run
+    pauses: str = ""  # of a plan: why calls have to pause
+    former_cannot_run: str = ""  # of a plan: why the former code could not serve the new tables
+    steps: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of a trial: partition -> [migration, SQL, rows, seconds]
+    pause_ms: float = 0.0  # of a plan: as long as the slowest partition took
+
+    @classmethod
+    def of_plan(cls, version: int, tables: Mapping[int, SchemaPlan], pauses: str) -> Self:
+        """What would be done."""
+        names = dict.fromkeys(name for plan in tables.values() for name in plan.pending)
+        return cls(version, True, {str(p): list(plan.statements) for p, plan in tables.items()}, list(names), pauses)
+
+    def with_trial(self, trial: Mapping[str, Any]) -> DeployAnswer:
+        """This plan, with what a trial on copies of the states has found."""
+        tried = trial["partitions"]
+        return replace(
+            self,
+            partitions={partition: [sql for _, sql, _, _ in found["steps"] if sql] for partition, found in tried.items()},
+            steps={partition: found["steps"] for partition, found in tried.items()},
+            former_cannot_run=trial["former_cannot_run"],
+            pause_ms=round(max((found["seconds"] for found in tried.values()), default=0.0) * 1000, 3),
+        )
+
+    @classmethod
+    def of_entries(cls, version: int, entries: Mapping[int, Mapping[str, Any]], pause_ms: float) -> Self:
+        """What was done, by the values of the SCHEMA entries."""
+        names = dict.fromkeys(run["name"] for entry in entries.values() for run in entry.get("migrations", ()))
+        statements = {str(partition): statements_of(entry) for partition, entry in entries.items()}
+        return cls(version, True, statements, list(names), pause_ms=pause_ms)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def statements_of(entry: Mapping[str, Any]) -> list[str]:
+    """All SQL of a SCHEMA entry's value, in order."""
+    of_migrations = [sql for run in entry.get("migrations", ()) for step in run["steps"] for sql in step]
+    return [*of_migrations, *entry["statements"]]
 
 
 class Deployer:

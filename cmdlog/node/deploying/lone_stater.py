@@ -26,7 +26,7 @@ from procedures.code.procedure_versions import partitions_of
 
 
 class LoneStater:
-    """`cmdlog.node.deploying.code_change.CodeStater`; of all changes of a node."""
+    """The `CodeStater` of all changes of a node."""
 
     def __init__(self, ground: NodeGround, parts: NodeParts) -> None:
         """Of a node whose log has not begun to write."""
@@ -34,7 +34,7 @@ class LoneStater:
         self._next_index = ground.wal.recovered.groups.state(CLUSTER_GROUP).last_index + len(ground.boot.records) + 1
 
     def check_still(self) -> None:
-        """Nobody else leads."""
+        """No other node leads."""
 
     def hold_calls(self) -> None:
         self._intake.hold_calls()

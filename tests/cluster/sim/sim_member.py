@@ -26,14 +26,12 @@ from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.member.leading.leadership_events import LeadershipEvents
 from cmdlog.member.leading.leadership_transfer import LeadershipTransfer
 from cmdlog.member.leading.takeover import take_over
-from cmdlog.member.member_code import MemberCode
 from cmdlog.member.member_start import make_genesis
 from cmdlog.member.peer_events import LOOK_TICKS
 from cmdlog.member.read_rounds import ReadRounds
 from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.deploying.code_change import CodeChanges
 from cmdlog.node.outcome import CallOutcome, Done, NoLeader, Reply
 from cmdlog.node.placing.key_owners import make_owners
 from cmdlog.node.placing.router import Router
@@ -212,8 +210,8 @@ class SimMember:
         ))  # fmt: skip
         self.driver.watch(self.leadership)
         self.steps = StepsOfLists(
-            self.driver, self.sequenced, self.leadership, self.sequencer, self.keys, code=cast(MemberCode, ONE_CODE),
-            changes=cast(CodeChanges, None), stater=cast(ConsensusStater, None), directory="", missing=self.missing_members,
+            self.driver, self.sequenced, self.leadership, self.sequencer, self.keys,
+            stater=cast(ConsensusStater, SimpleNamespace(code=ONE_CODE)), missing=self.missing_members,
         )  # fmt: skip
         self.steps.listed = machine.states
         self.reads = ReadRounds(self.driver, self.sequenced, reads_max=10_000)
