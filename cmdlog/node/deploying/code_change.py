@@ -124,7 +124,7 @@ class CodeStater(Protocol):
 
 
 class CodeChanges:
-    """Of one node. One change at a time, but for one whose leadership is over: its stater refuses what it has left to do."""
+    """The changes of one node, one at a time, but for one whose leadership is over: its stater refuses what it has left to do."""
 
     def __init__(self, ground: NodeGround, parts: NodeParts) -> None:
         self._directory, self._partitions = ground.directory, range(ground.settings.partitions)

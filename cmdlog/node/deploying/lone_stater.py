@@ -29,7 +29,7 @@ class LoneStater:
     """The `CodeStater` of all changes of a node."""
 
     def __init__(self, ground: NodeGround, parts: NodeParts) -> None:
-        """Of a node whose log has not begun to write."""
+        """The node's log has not begun to write."""
         self._wal, self._boot, self._parts, self._intake = ground.wal, ground.boot, parts, parts.sequencer.intake
         self._next_index = ground.wal.recovered.groups.state(CLUSTER_GROUP).last_index + len(ground.boot.records) + 1
 
@@ -92,5 +92,5 @@ def check_fit(wal: Log, sequencer: Sequencer, record: bytes, entries: Entries) -
 
 
 def _entry_bytes(entry: Mapping[str, Any]) -> int:
-    """At most what it takes in a block."""
+    """What it takes in a block at most."""
     return len(orjson.dumps(entry)) + BATCH_OVERHEAD_BYTES
