@@ -7,7 +7,7 @@ impossible message must not stop the others of its frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hmac import compare_digest
 from io import BytesIO
 from itertools import repeat
@@ -28,38 +28,33 @@ from cmdlog.raft.messages import (
     Entries,
     Executed,
     Fitness,
-    Heartbeat,
     HeartbeatBundle,
-    HeartbeatReply,
     HeartbeatReplyBundle,
     InstallSnapshot,
     Message,
     MessageKind,
-    ReadReply,
-    ReadRequest,
-    Removed,
     SnapshotDescriptor,
-    TimeoutNow,
-    VoteReply,
-    VoteRequest,
 )
 from cmdlog.raft.wire.layout import (
     COLUMN_MAX,
+    COLUMNS,
     ENTRIES_MAX,
     FIELD,
     FIXED,
+    FIXED_FIELDS,
     HEAD,
     MESSAGES_MAX,
     NUMBER_MAX,
+    PLAIN,
     RUN,
     UINT32,
-    UINT64,
     Addressed,
     BadFrame,
     FrameFault,
     Malformed,
     Tag,
     bulk_digest,
+    column_code,
     unpack_column,
 )
 from cmdlog.wal.ids import Term
@@ -230,71 +225,46 @@ def _install_snapshot(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, 
     return InstallSnapshot(sender, receiver, term, SnapshotDescriptor(index, snapshot_term, configuration))
 
 
-def _contexts(rest: _Rest) -> tuple[int, ...]:
-    return unpack_column(UINT64, _required(rest[0], Tag.CONTEXTS), COLUMN_MAX)
-
-
-def _columns(fields: Mapping[int, bytes], *tags: Tag) -> tuple[list[int], list[list[int]]]:
-    """The groups of a bundle, and its columns of numbers, all of one length."""
-    groups = list(unpack_column(UINT32, _required(fields, Tag.GROUPS), COLUMN_MAX))
-    columns = [list(unpack_column(UINT64, _required(fields, tag), COLUMN_MAX)) for tag in tags]
-    if any(len(column) != len(groups) or max(column, default=0) > NUMBER_MAX for column in columns):
-        raise Malformed
-    return groups, columns
-
-
-def _heartbeat_bundle(sender: NodeId, receiver: NodeId, _: Term, __: Any, rest: _Rest) -> HeartbeatBundle:
-    groups, columns = _columns(rest[0], Tag.TERMS, Tag.COMMITS, Tag.ROUNDS)
-    return HeartbeatBundle(sender, receiver, groups, *columns)  # type: ignore[arg-type]  # here the numbers get their types
-
-
-def _heartbeat_reply_bundle(sender: NodeId, receiver: NodeId, _: Term, __: Any, rest: _Rest) -> HeartbeatReplyBundle:
-    groups, columns = _columns(rest[0], Tag.TERMS, Tag.ROUNDS)
-    return HeartbeatReplyBundle(sender, receiver, groups, *columns)  # type: ignore[arg-type]
-
-
-def _executed(sender: NodeId, receiver: NodeId, _: Term, __: Any, rest: _Rest) -> Executed:
-    fields = rest[0]
-    groups, (terms, indexes, commits) = _columns(fields, Tag.TERMS, Tag.INDEXES, Tag.COMMITS)
-    digests = list(unpack_column(UINT64, _required(fields, Tag.DIGESTS), COLUMN_MAX))  # of 64 bits, unlike indexes
-    if len(digests) != len(groups):
-        raise Malformed
-    return Executed(sender, receiver, NO_TERM, groups, terms, indexes, commits, digests)  # type: ignore[arg-type]
-
-
-def _vote_request(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _Rest) -> VoteRequest:
-    campaign, last_index, last_term = fixed
-    return VoteRequest(sender, receiver, term, _campaign(campaign), last_index, last_term)
-
-
-def _vote_reply(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _Rest) -> VoteReply:
-    campaign, granted = fixed
-    return VoteReply(sender, receiver, term, _campaign(campaign), _flag(granted))
-
-
 def _append_reply(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _Rest) -> AppendReply:
     index, rejected, hint_index, hint_term = fixed
     return AppendReply(sender, receiver, term, index, _flag(rejected), hint_index, hint_term)
 
 
+def _columns(fields: Mapping[int, bytes], tags: Sequence[Tag]) -> dict[str, Sequence[int]]:
+    """Columns of numbers, all of one length; contexts and digests are of 64 bits, unlike terms and indexes."""
+    columns = {tag: unpack_column(column_code(tag), _required(fields, tag), COLUMN_MAX) for tag in tags}
+    if len(set(map(len, columns.values()))) > 1:
+        raise Malformed
+    if any(max(columns[tag], default=0) > NUMBER_MAX for tag in tags if tag not in _OF_64_BITS):
+        raise Malformed
+    return {tag.name.lower(): list(of) if Tag.GROUPS in columns else of for tag, of in columns.items()}
+
+
+_OF_64_BITS: Final = frozenset({Tag.CONTEXTS, Tag.DIGESTS})
+_READERS: Final[dict[str, Callable[[int], Any]]] = {"campaign": _campaign, "granted": _flag}
+
+
+def _plain(made: Any) -> _Maker:
+    """By the tables of the layout. A bundle has no term; that of what else belongs to no group is 0."""
+    names = [name for name, _ in FIXED_FIELDS[made.kind]]
+    tags = COLUMNS.get(made.kind, ())
+
+    def make(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Rest) -> Any:
+        said = {name: _READERS.get(name, int)(number) for name, number in zip(names, fixed, strict=True)}
+        if made not in _BUNDLES:
+            said["term"] = NO_TERM if made in _OF_NODES else term
+        return made(sender=sender, receiver=receiver, **said, **_columns(rest[0], tags))
+
+    return make
+
+
+_BUNDLES: Final = (HeartbeatBundle, HeartbeatReplyBundle)
+_OF_NODES: Final = (Executed, Fitness)
 _MAKERS: Final[dict[MessageKind, _Maker]] = {
-    MessageKind.VOTE_REQUEST: _vote_request,
-    MessageKind.VOTE_REPLY: _vote_reply,
+    **{made.kind: _plain(made) for made in PLAIN},
     MessageKind.APPEND: _append,
     MessageKind.APPEND_REPLY: _append_reply,
-    MessageKind.HEARTBEAT: lambda sender, receiver, term, fixed, _: Heartbeat(sender, receiver, term, *fixed),
-    MessageKind.HEARTBEAT_REPLY: lambda sender, receiver, term, fixed, _: HeartbeatReply(sender, receiver, term, *fixed),
     MessageKind.INSTALL_SNAPSHOT: _install_snapshot,
-    MessageKind.TIMEOUT_NOW: lambda sender, receiver, term, _, __: TimeoutNow(sender, receiver, term),
-    MessageKind.READ_REQUEST: lambda sender, receiver, term, _, rest: ReadRequest(sender, receiver, term, _contexts(rest)),
-    MessageKind.READ_REPLY: lambda sender, receiver, term, fixed, rest: ReadReply(
-        sender, receiver, term, fixed[0], _contexts(rest)
-    ),
-    MessageKind.REMOVED: lambda sender, receiver, term, fixed, _: Removed(sender, receiver, term, *fixed),
-    MessageKind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
-    MessageKind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,
-    MessageKind.EXECUTED: _executed,
-    MessageKind.FITNESS: lambda sender, receiver, _, fixed, __: Fitness(sender, receiver, NO_TERM, *fixed),
 }
 _FORMS: Final[dict[int, _Form]] = {
     kind.value: (FIXED[kind].size, FIXED[kind].unpack_from, make) for kind, make in _MAKERS.items()

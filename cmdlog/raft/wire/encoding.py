@@ -13,38 +13,20 @@ from typing import Any, Final
 
 import google_crc32c
 
-from cmdlog.raft.messages import (
-    Append,
-    AppendReply,
-    Bundle,
-    Entries,
-    Executed,
-    Fitness,
-    Heartbeat,
-    HeartbeatBundle,
-    HeartbeatReply,
-    HeartbeatReplyBundle,
-    InstallSnapshot,
-    Message,
-    MessageKind,
-    ReadReply,
-    ReadRequest,
-    Removed,
-    TimeoutNow,
-    VoteReply,
-    VoteRequest,
-    value,
-)
+from cmdlog.raft.messages import NO_TERM, Append, AppendReply, Bundle, Entries, InstallSnapshot, Message, MessageKind, value
 from cmdlog.raft.wire.layout import (
+    COLUMNS,
     ENTRIES_MAX,
+    FIXED_FIELDS,
     KEPT_BYTES_MAX,
+    PLAIN,
     RUN,
     UINT32,
-    UINT64,
     WHOLE,
     MessageTooLarge,
     Tag,
     bulk_digest,
+    column_code,
     pack_column,
     pack_field,
 )
@@ -126,12 +108,7 @@ def _kinds_and_terms(entries: Entries) -> bytes:
     return fields
 
 
-def _meta(kind: MessageKind, group: PartitionId, term: int, *fixed: int) -> bytes:
-    size, pack = _PACKS[kind]
-    return pack(size, 0, 0, kind, group, term, *fixed)
-
-
-def _meta_with(fields: bytes, kind: MessageKind, group: PartitionId, term: int, *fixed: int) -> bytes:
+def _meta(kind: MessageKind, group: PartitionId, term: int, *fixed: int, fields: bytes = b"") -> bytes:
     size, pack = _PACKS[kind]
     return pack(size + len(fields), 0, 0, kind, group, term, *fixed) + fields
 
@@ -144,88 +121,27 @@ _REPLY: Final = MessageKind.APPEND_REPLY.value
 _REPLY_BYTES, _pack_reply = _PACKS[MessageKind.APPEND_REPLY]
 
 
-def _vote_request(group: PartitionId, m: VoteRequest) -> bytes:
-    return _meta(MessageKind.VOTE_REQUEST, group, m.term, m.campaign, m.last_index, m.last_term)
-
-
-def _vote_reply(group: PartitionId, m: VoteReply) -> bytes:
-    return _meta(MessageKind.VOTE_REPLY, group, m.term, m.campaign, m.granted)
-
-
 def _append_reply(group: PartitionId, m: AppendReply) -> bytes:
     return _pack_reply(_REPLY_BYTES, 0, 0, _REPLY, group, m.term, m.index, m.rejected, m.hint_index, m.hint_term)
-
-
-def _heartbeat(group: PartitionId, m: Heartbeat) -> bytes:
-    return _meta(MessageKind.HEARTBEAT, group, m.term, m.commit, m.round)
-
-
-def _heartbeat_reply(group: PartitionId, m: HeartbeatReply) -> bytes:
-    return _meta(MessageKind.HEARTBEAT_REPLY, group, m.term, m.round)
 
 
 def _install_snapshot(group: PartitionId, m: InstallSnapshot) -> bytes:
     manifest = m.manifest
     fields = pack_field(Tag.CONFIGURATION, manifest.configuration.to_bytes())
-    return _meta_with(fields, MessageKind.INSTALL_SNAPSHOT, group, m.term, manifest.index, manifest.term)
+    return _meta(MessageKind.INSTALL_SNAPSHOT, group, m.term, manifest.index, manifest.term, fields=fields)
 
 
-def _timeout_now(group: PartitionId, m: TimeoutNow) -> bytes:
-    return _meta(MessageKind.TIMEOUT_NOW, group, m.term)
-
-
-def _removed(group: PartitionId, m: Removed) -> bytes:
-    return _meta(MessageKind.REMOVED, group, m.term, m.index)
-
-
-def _read_request(group: PartitionId, m: ReadRequest) -> bytes:
-    return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), MessageKind.READ_REQUEST, group, m.term)
-
-
-def _read_reply(group: PartitionId, m: ReadReply) -> bytes:
-    return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), MessageKind.READ_REPLY, group, m.term, m.index)
-
-
-def _heartbeat_bundle(group: PartitionId, m: HeartbeatBundle) -> bytes:
-    fields = _bundle_fields(m) + pack_field(Tag.COMMITS, pack_column(UINT64, m.commits))
-    return _meta_with(fields, MessageKind.HEARTBEAT_BUNDLE, group, 0)
-
-
-def _heartbeat_reply_bundle(group: PartitionId, m: HeartbeatReplyBundle) -> bytes:
-    return _meta_with(_bundle_fields(m), MessageKind.HEARTBEAT_REPLY_BUNDLE, group, 0)
-
-
-def _executed(group: PartitionId, m: Executed) -> bytes:
-    columns = (
-        (Tag.GROUPS, UINT32, m.groups), (Tag.TERMS, UINT64, m.terms), (Tag.INDEXES, UINT64, m.indexes),
-        (Tag.COMMITS, UINT64, m.commits), (Tag.DIGESTS, UINT64, m.digests),
-    )  # fmt: skip
+def _plain(group: PartitionId, message: Any) -> bytes:
+    """By the tables of the layout. A bundle has no term."""
+    kind = message.kind
+    columns = [(tag, column_code(tag), getattr(message, tag.name.lower())) for tag in COLUMNS.get(kind, ())]
     fields = b"".join(pack_field(tag, pack_column(code, values)) for tag, code, values in columns)
-    return _meta_with(fields, MessageKind.EXECUTED, group, 0)
-
-
-def _fitness(group: PartitionId, m: Fitness) -> bytes:
-    return _meta(MessageKind.FITNESS, group, 0, m.reasons)
-
-
-def _bundle_fields(m: Bundle) -> bytes:
-    columns = ((Tag.GROUPS, UINT32, m.groups), (Tag.TERMS, UINT64, m.terms), (Tag.ROUNDS, UINT64, m.rounds))
-    return b"".join(pack_field(tag, pack_column(code, values)) for tag, code, values in columns)
+    fixed = [getattr(message, name) for name, _ in FIXED_FIELDS[kind]]
+    return _meta(kind, group, getattr(message, "term", NO_TERM), *fixed, fields=fields)
 
 
 _ENCODERS: Final[dict[type, Callable[[PartitionId, Any], bytes]]] = {
-    VoteRequest: _vote_request,
-    VoteReply: _vote_reply,
+    **dict.fromkeys(PLAIN, _plain),
     AppendReply: _append_reply,
-    Heartbeat: _heartbeat,
-    HeartbeatReply: _heartbeat_reply,
     InstallSnapshot: _install_snapshot,
-    TimeoutNow: _timeout_now,
-    Removed: _removed,
-    ReadRequest: _read_request,
-    ReadReply: _read_reply,
-    HeartbeatBundle: _heartbeat_bundle,
-    HeartbeatReplyBundle: _heartbeat_reply_bundle,
-    Executed: _executed,
-    Fitness: _fitness,
 }

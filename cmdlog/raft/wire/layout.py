@@ -10,10 +10,26 @@ import enum
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from struct import Struct, calcsize, pack, unpack
-from typing import Final
+from typing import Any, Final
 
 from cmdlog.raft.errors import RaftError
-from cmdlog.raft.messages import Bundle, Message, MessageKind
+from cmdlog.raft.messages import (
+    Bundle,
+    Executed,
+    Fitness,
+    Heartbeat,
+    HeartbeatBundle,
+    HeartbeatReply,
+    HeartbeatReplyBundle,
+    Message,
+    MessageKind,
+    ReadReply,
+    ReadRequest,
+    Removed,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
 from cmdlog.wal.ids import PartitionId
 
 NUMBER_MAX: Final = (1 << 62) - 1  # of a term, index or round: a sum of two of them is still a positive 64-bit number
@@ -104,6 +120,20 @@ FIXED_FIELDS: Final[dict[MessageKind, tuple[tuple[str, str], ...]]] = {
     MessageKind.EXECUTED: (),
     MessageKind.FITNESS: (("reasons", "I"),),
 }
+COLUMNS: Final[dict[MessageKind, tuple[Tag, ...]]] = {
+    MessageKind.READ_REQUEST: (Tag.CONTEXTS,),
+    MessageKind.READ_REPLY: (Tag.CONTEXTS,),
+    MessageKind.HEARTBEAT_BUNDLE: (Tag.GROUPS, Tag.TERMS, Tag.ROUNDS, Tag.COMMITS),
+    MessageKind.HEARTBEAT_REPLY_BUNDLE: (Tag.GROUPS, Tag.TERMS, Tag.ROUNDS),
+    MessageKind.EXECUTED: (Tag.GROUPS, Tag.TERMS, Tag.INDEXES, Tag.COMMITS, Tag.DIGESTS),
+}
+"""Fields of numbers, in the order in which they are written; all of a message are of one length."""
+
+PLAIN: Final[tuple[Any, ...]] = (
+    VoteRequest, VoteReply, Heartbeat, HeartbeatReply, TimeoutNow, ReadRequest, ReadReply, Removed, HeartbeatBundle,
+    HeartbeatReplyBundle, Executed, Fitness,
+)  # fmt: skip
+"""Messages that are their fixed numbers and columns and nothing else, under the names that the tables above have."""
 
 
 def layout(fields: Sequence[tuple[str, str]]) -> Struct:
@@ -118,6 +148,11 @@ FIXED: Final = {kind: layout(fields) for kind, fields in FIXED_FIELDS.items()}
 WHOLE: Final = {kind: layout((*HEAD_FIELDS, *fields)) for kind, fields in FIXED_FIELDS.items()}  # head and fixed part in one call
 UINT32: Final = "I"  # columns, by their struct code
 UINT64: Final = "Q"
+
+
+def column_code(tag: Tag) -> str:
+    """Of a column's numbers."""
+    return UINT32 if tag is Tag.GROUPS else UINT64
 
 
 def pack_column(code: str, values: Collection[int]) -> bytes:
