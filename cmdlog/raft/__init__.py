@@ -69,7 +69,7 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
 `InvariantBroken` from any call ends this group alone; every later call raises it again.
 """
 
-from cmdlog.raft.configuration import LEAVE_JOINT, Act, Configuration, ConfigurationChange, MemberChange, NodeId, Transition
+from cmdlog.raft.configuration import Act, Configuration, MemberChange, NodeId
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import Completion
 from cmdlog.raft.errors import (
@@ -101,14 +101,12 @@ from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored
 
 __all__ = [
-    "LEAVE_JOINT",
     "Act",
     "BadChange",
     "BadConfiguration",
     "ChangeRefused",
     "Completion",
     "Configuration",
-    "ConfigurationChange",
     "Drop",
     "Entries",
     "EntriesWanted",
@@ -136,5 +134,4 @@ __all__ = [
     "Sending",
     "SnapshotDescriptor",
     "SoftState",
-    "Transition",
 ]

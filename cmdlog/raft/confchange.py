@@ -26,32 +26,23 @@ another configuration than this one. A change is compared with the configuration
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from cmdlog.raft.configuration import (
-    MEMBERS_MAX,
-    NODE_ID_MAX,
-    Act,
-    Configuration,
-    ConfigurationChange,
-    MemberChange,
-    NodeId,
-    Transition,
-    nodes,
-)
+from cmdlog.raft.configuration import MEMBERS_MAX, NODE_ID_MAX, Act, Configuration, MemberChange, NodeId, nodes
 from cmdlog.raft.errors import BadChange, ChangeRefused, Refusal
 
 
-def apply_change(config: Configuration, change: ConfigurationChange) -> Configuration:
-    """The configuration that `change` makes of `config`. Raises: BadChange."""
-    if not change.steps:
-        return leave_joint(config)
-    if change.transition is Transition.AUTO:
-        target = _changed(config, change.steps)
-        return enter_joint(config, change.steps, auto_leave=True) if _why_joint(config, target) else target
-    return enter_joint(config, change.steps, auto_leave=change.transition is Transition.JOINT_AUTO_LEAVE)
+def apply_change(config: Configuration, steps: Sequence[MemberChange]) -> Configuration:
+    """The configuration that the steps make of `config`: in one, or the joint one that the leader ends by itself.
+
+    Raises: BadChange.
+    """
+    target = _changed(config, steps)
+    differing = set(config.voters) ^ set(target.voters)
+    if len(differing) > 1 or (differing and len(config.voters) % 2 == 0):
+        return enter_joint(config, target)
+    return target
 
 
 def check_base(config: Configuration, base: Configuration) -> None:
@@ -60,24 +51,15 @@ def check_base(config: Configuration, base: Configuration) -> None:
         raise ChangeRefused(Refusal.STALE_BASE, f"made for {base}, but in force is {config}")
 
 
-def simple(config: Configuration, steps: Sequence[MemberChange]) -> Configuration:
-    """One step, without a joint configuration. Raises: BadChange when that would not be sound."""
-    target = _changed(config, steps)
-    if why := _why_joint(config, target):
-        raise BadChange(f"{why}: this needs a joint configuration")
-    return target
-
-
-def enter_joint(config: Configuration, steps: Sequence[MemberChange], *, auto_leave: bool) -> Configuration:
-    """The joint configuration between `config` and what the steps make of it. Raises: BadChange."""
-    target = _changed(config, steps)
+def enter_joint(config: Configuration, target: Configuration) -> Configuration:
+    """The joint configuration between two that are not joint."""
     demoted = set(target.learners) & set(config.voters)
     return replace(
         target,
         outgoing=config.voters,
         learners=nodes(set(target.learners) - demoted),
         learners_next=nodes(demoted),
-        auto_leave=auto_leave,
+        auto_leave=True,
     )
 
 
@@ -89,53 +71,38 @@ def leave_joint(config: Configuration) -> Configuration:
     return replace(config, outgoing=(), learners=learners, learners_next=(), auto_leave=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """Sets that the steps work on; their order is given back by `nodes`."""
-
-    voters: set[NodeId]
-    learners: set[NodeId]
-
-    def add_voter(self, node: NodeId) -> None:
-        if node in self.voters:
-            raise BadChange(f"node {node} is a voter already")
-        self.learners.discard(node)
-        self.voters.add(node)
-
-    def add_learner(self, node: NodeId) -> None:
-        if node in self.learners:
-            raise BadChange(f"node {node} is a learner already")
-        self.voters.discard(node)
-        self.learners.add(node)
-
-    def remove(self, node: NodeId) -> None:
-        if node not in self.voters and node not in self.learners:
-            raise BadChange(f"node {node} is not a member")
-        self.voters.discard(node)
-        self.learners.discard(node)
-
-
-_ACTS: Final[dict[Act, Callable[[_Draft, NodeId], None]]] = {
-    Act.ADD_VOTER: _Draft.add_voter,
-    Act.ADD_LEARNER: _Draft.add_learner,
-    Act.REMOVE: _Draft.remove,
-}
-
-
 def _changed(config: Configuration, steps: Sequence[MemberChange]) -> Configuration:
     """The members after the steps, not joint. Raises: BadChange, also when `config` is joint or has no voters."""
     if config.joint:
         raise BadChange(f"joint, with outgoing voters {_named(config.outgoing)}: end that first")
     if not config.voters:
         raise BadChange("a configuration without voters cannot be changed: no node could commit it")
-    draft = _Draft(set(config.voters), set(config.learners))
+    voters, learners = set(config.voters), set(config.learners)
     for step in _checked(steps):
-        _ACTS[step.act](draft, step.node)
-    if not draft.voters:
+        if step.act is Act.REMOVE:
+            _take(step.node, voters, learners)
+        else:
+            _seat(step.node, voters, learners, votes=step.act is Act.ADD_VOTER)
+    if not voters:
         raise BadChange(f"no voter would be left without {_named(config.voters)}")
-    if (count := len(draft.voters | draft.learners | set(config.voters))) > MEMBERS_MAX:
+    if (count := len(voters | learners | set(config.voters))) > MEMBERS_MAX:
         raise BadChange(f"{count} members with {_named(step.node for step in steps)}, at most {MEMBERS_MAX}")
-    return replace(config, voters=nodes(draft.voters), learners=nodes(draft.learners))
+    return replace(config, voters=nodes(voters), learners=nodes(learners))
+
+
+def _take(node: NodeId, voters: set[NodeId], learners: set[NodeId]) -> None:
+    if node not in voters and node not in learners:
+        raise BadChange(f"node {node} is not a member")
+    voters.discard(node)
+    learners.discard(node)
+
+
+def _seat(node: NodeId, voters: set[NodeId], learners: set[NodeId], *, votes: bool) -> None:
+    wanted, left = (voters, learners) if votes else (learners, voters)
+    if node in wanted:
+        raise BadChange(f"node {node} is a {'voter' if votes else 'learner'} already")
+    left.discard(node)
+    wanted.add(node)
 
 
 def _checked(steps: Sequence[MemberChange]) -> Sequence[MemberChange]:
@@ -148,16 +115,6 @@ def _checked(steps: Sequence[MemberChange]) -> Sequence[MemberChange]:
             raise BadChange(f"node {step.node} is named by two steps")
         seen.add(step.node)
     return steps
-
-
-def _why_joint(before: Configuration, after: Configuration) -> str:
-    """Why one step is not enough; "" when it is."""
-    differing = sorted(set(before.voters) ^ set(after.voters))
-    if len(differing) > 1:
-        return f"more than one voter differs (nodes {_named(differing)})"
-    if differing and len(before.voters) % 2 == 0:
-        return f"node {differing[0]} changes an even number of voters ({_named(before.voters)})"
-    return ""
 
 
 def _named(members: Iterable[NodeId]) -> str:

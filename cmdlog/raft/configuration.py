@@ -116,28 +116,9 @@ class Act(enum.Enum):
     REMOVE = "remove"
 
 
-class Transition(enum.Enum):
-    """How a change gets from the old voters to the new ones."""
-
-    AUTO = "auto"  # in one step where `confchange` shows that to be sound, else joint with auto_leave
-    JOINT_AUTO_LEAVE = "joint_auto_leave"  # joint; the leader ends it itself
-    JOINT_STAY = "joint_stay"  # joint until a change without steps ends it
-
-
 @dataclass(frozen=True, slots=True)
 class MemberChange:
     """One member's part of a change."""
 
     act: Act
     node: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigurationChange:
-    """A configuration change. Without steps it leaves a joint configuration."""
-
-    steps: tuple[MemberChange, ...] = ()
-    transition: Transition = Transition.AUTO
-
-
-LEAVE_JOINT: Final = ConfigurationChange()

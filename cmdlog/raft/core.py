@@ -10,11 +10,11 @@ of message. What is not in the table means nothing to the role and is counted.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from cmdlog.raft.configuration import Configuration, ConfigurationChange, NodeId
+from cmdlog.raft.configuration import Configuration, MemberChange, NodeId
 from cmdlog.raft.entries import Completion
 from cmdlog.raft.errors import Drop, ProposalRefused, Refusal
 from cmdlog.raft.messages import (
@@ -210,20 +210,24 @@ class RaftCore(State):
         leader.begin_transfer(self, target)
 
     def change(
-        self, wanted: ConfigurationChange, *, base: Configuration | None = None, guard: MembershipGuard = MembershipGuard.CHECKED
+        self,
+        steps: Sequence[MemberChange],
+        *,
+        base: Configuration | None = None,
+        guard: MembershipGuard = MembershipGuard.CHECKED,
     ) -> PlacedProposals:
         """Changes the members; `base` makes it a compare-and-set. In force at once, safe once committed.
 
-        Where AUTO had to be joint, the leader ends it by an entry of its own; until that is committed, no other change is taken.
+        Where that has to be joint, the leader ends it by an entry of its own; until that is committed, no other change is taken.
         Raises: ChangeRefused, BadChange.
         """
         self._check_alive()
-        return membership.change(self, wanted, base=base, guard=guard)
+        return membership.change(self, steps, base=base, guard=guard)
 
-    def force_recovery(self, learners: Iterable[NodeId] = (), *, epoch: int | None = None) -> PlacedProposals:
+    def force_recovery(self, epoch: int) -> PlacedProposals:
         """See `membership.force_recovery`."""
         self._check_alive()
-        return membership.force_recovery(self, learners, epoch)
+        return membership.force_recovery(self, epoch)
 
     # Out and back
 

@@ -166,7 +166,7 @@ OF_GROUPS: Final = (
     Mutant(
         "forced-without-leap",
         "roles/membership.py",
-        "    state.become_candidate(Term(state.term + FORCED_TERMS + drawn % FORCED_TERMS), reason=RoleReason.FORCED)\n",
+        "    state.become_candidate(Term(state.term + FORCED_TERMS + epoch % FORCED_TERMS), reason=RoleReason.FORCED)\n",
         "    state.become_candidate(reason=RoleReason.FORCED)\n",
         "a survivor and a living majority use one term for different entries",
     ),

@@ -38,8 +38,8 @@ OF_MEMBERS: Final = (
     Mutant(
         "one-step-from-an-even-number",
         "confchange.py",
-        "    if differing and len(before.voters) % 2 == 0:\n",
-        "    if False:\n",
+        "    if len(differing) > 1 or (differing and len(config.voters) % 2 == 0):\n",
+        "    if len(differing) > 1:\n",
         "what logs that meet every majority they know of have never seen is committed",
     ),
     Mutant(

@@ -9,17 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmdlog.raft.confchange import apply_change, check_base, enter_joint, leave_joint, simple
+from cmdlog.raft.confchange import apply_change, check_base, enter_joint, leave_joint
 from cmdlog.raft.configuration import (
-    LEAVE_JOINT,
     MEMBERS_MAX,
     NODE_ID_MAX,
     Act,
     Configuration,
-    ConfigurationChange,
     MemberChange,
     NodeId,
-    Transition,
     nodes,
 )
 from cmdlog.raft.errors import BadChange, ChangeRefused, Refusal
@@ -32,7 +29,9 @@ STEPS = st.lists(
     max_size=4,
     unique_by=lambda step: step.node,
 ).map(tuple)
-CHANGES = st.one_of(st.just(LEAVE_JOINT), st.builds(ConfigurationChange, STEPS, st.sampled_from(Transition)))
+LEAVE = "leave"
+CHANGES = st.one_of(st.just(LEAVE), STEPS)
+Change = str | tuple[MemberChange, ...]
 
 
 def step(word: str) -> MemberChange:
@@ -40,9 +39,14 @@ def step(word: str) -> MemberChange:
     return MemberChange({"+": Act.ADD_VOTER, "~": Act.ADD_LEARNER, "-": Act.REMOVE}[word[0]], NodeId(int(word[1:])))
 
 
-def change(*words: str, transition: Transition = Transition.AUTO) -> ConfigurationChange:
-    """A change of the steps that the words say."""
-    return ConfigurationChange(tuple(map(step, words)), transition)
+def change(*words: str) -> tuple[MemberChange, ...]:
+    """The steps that the words say."""
+    return tuple(map(step, words))
+
+
+def changed(config: Configuration, wanted: Change) -> Configuration:
+    """After the steps, or after the end of a joint configuration. Raises: BadChange."""
+    return leave_joint(config) if isinstance(wanted, str) else apply_change(config, wanted)
 
 
 def voters(*members: int, learners: tuple[int, ...] = ()) -> Configuration:
@@ -86,12 +90,12 @@ def test_decisions_that_majorities_of_before_cannot_see_are_found() -> None:
 @pytest.mark.slow
 @given(st.lists(CHANGES, max_size=12))
 @settings(max_examples=60, deadline=None)
-def test_consecutive_configurations_never_decide_apart(changes: list[ConfigurationChange]) -> None:
+def test_consecutive_configurations_never_decide_apart(changes: list[Change]) -> None:
     """Along any sequence of changes, quorums of neighbours share a node, and the later one holds a majority of a half before."""
     config = voters(1, 2, 3)
     for wanted in changes:
         try:
-            following = apply_change(config, wanted)
+            following = changed(config, wanted)
         except BadChange:
             continue
         assert not decide_apart(config, following)
@@ -103,12 +107,12 @@ def test_consecutive_configurations_never_decide_apart(changes: list[Configurati
 @pytest.mark.slow
 @given(st.lists(CHANGES, max_size=20))
 @settings(max_examples=40, deadline=None)
-def test_any_sequence_of_changes_keeps_the_invariants(changes: list[ConfigurationChange]) -> None:
+def test_any_sequence_of_changes_keeps_the_invariants(changes: list[Change]) -> None:
     """Each result is built anew, so its own checks hold; beyond them, it has voters and nobody has two roles."""
     config = voters(1, 2, 3)
     for wanted in changes:
         try:
-            config = apply_change(config, wanted)
+            config = changed(config, wanted)
         except BadChange:
             continue
         assert config == Configuration.from_bytes(config.to_bytes())
@@ -119,14 +123,14 @@ def test_any_sequence_of_changes_keeps_the_invariants(changes: list[Configuratio
 
 
 @pytest.mark.slow
-@given(STEPS, st.randoms(use_true_random=False), st.sampled_from(Transition))
+@given(STEPS, st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_the_order_of_steps_means_nothing(steps: tuple[MemberChange, ...], chance: random.Random, transition: Transition) -> None:
+def test_the_order_of_steps_means_nothing(steps: tuple[MemberChange, ...], chance: random.Random) -> None:
     """The same steps in another order give the same configuration, or are refused alike."""
 
     def outcome(ordered: tuple[MemberChange, ...]) -> Configuration | None:
         try:
-            return apply_change(voters(1, 2, 3, learners=(4,)), ConfigurationChange(ordered, transition))
+            return apply_change(voters(1, 2, 3, learners=(4,)), ordered)
         except BadChange:
             return None
 
@@ -134,35 +138,15 @@ def test_the_order_of_steps_means_nothing(steps: tuple[MemberChange, ...], chanc
 
 
 @pytest.mark.slow
-@given(STEPS)
-@settings(deadline=None)
-def test_joint_ends_where_one_step_would_have(steps: tuple[MemberChange, ...]) -> None:
-    """Entering and leaving a joint configuration gives what the changer would make at once, were that safe."""
-    before = voters(1, 2, 3, learners=(4,))
-    try:
-        at_once = simple(before, steps)
-    except BadChange:
-        return
-    joint = enter_joint(before, steps, auto_leave=False)
-    assert joint.outgoing == before.voters
-    assert leave_joint(joint) == at_once
-
-
-@pytest.mark.slow
 @given(st.sets(st.sampled_from(NODES), min_size=1), st.sets(st.sampled_from(NODES), min_size=1), st.booleans())
 @settings(deadline=None)
 def test_any_voters_become_any_others_by_a_joint_change(before: set[NodeId], after: set[NodeId], demote: bool) -> None:
     """Whatever the sizes, even ones too: the old voters decide along until they leave."""
-    leaving = Act.ADD_LEARNER if demote else Act.REMOVE
-    steps = [MemberChange(Act.ADD_VOTER, node) for node in sorted(after - before)] + [
-        MemberChange(leaving, node) for node in sorted(before - after)
-    ]
-    if not steps:
-        return
-    joint = enter_joint(voters(*before), steps, auto_leave=True)
+    target = voters(*after, learners=tuple(sorted(before - after)) if demote else ())
+    joint = enter_joint(voters(*before), target)
     assert (joint.voters, joint.outgoing) == (nodes(after), nodes(before))
     assert joint.learners_next == (nodes(before - after) if demote else ())
-    assert leave_joint(joint) == voters(*after, learners=tuple(before - after) if demote else ())
+    assert leave_joint(joint) == target
 
 
 @pytest.mark.parametrize(
@@ -198,21 +182,14 @@ def test_one_voter_of_an_even_number_changes_jointly(count: int, word: str) -> N
 def test_learners_of_an_even_number_of_voters_change_in_one_step() -> None:
     """They are in no majority."""
     assert apply_change(voters(1, 2), change("~3")) == voters(1, 2, learners=(3,))
-    assert simple(voters(1, 2, learners=(3,)), [step("-3")]) == voters(1, 2)
+    assert apply_change(voters(1, 2, learners=(3,)), change("-3")) == voters(1, 2)
 
 
 def test_a_change_of_two_voters_goes_through_both_majorities() -> None:
     """Replacing a voter changes two: the joint configuration ends itself."""
     joint = apply_change(voters(1, 2, 3), change("+4", "-3"))
     assert joint == Configuration(voters=nodes([1, 2, 4]), outgoing=nodes([1, 2, 3]), auto_leave=True)
-    assert apply_change(joint, LEAVE_JOINT) == voters(1, 2, 4)
-
-
-def test_a_joint_configuration_can_be_asked_for_and_kept() -> None:
-    """Also for one voter; it then stays until a change without steps."""
-    joint = apply_change(voters(1, 2, 3), change("+4", transition=Transition.JOINT_STAY))
-    assert joint == Configuration(voters=nodes([1, 2, 3, 4]), outgoing=nodes([1, 2, 3]))
-    assert apply_change(voters(1, 2, 3), change("+4", transition=Transition.JOINT_AUTO_LEAVE)).auto_leave
+    assert leave_joint(joint) == voters(1, 2, 4)
 
 
 def test_a_demoted_voter_waits_until_the_joint_configuration_ends() -> None:
@@ -226,8 +203,8 @@ def test_a_learner_is_promoted() -> None:
     """It is no learner any more, in one step and in a joint change."""
     before = voters(1, 2, 3, learners=(4,))
     assert apply_change(before, change("+4")) == voters(1, 2, 3, 4)
-    joint = apply_change(before, change("+4", transition=Transition.JOINT_STAY))
-    assert (joint.voters, joint.learners) == ((1, 2, 3, 4), ())
+    joint = apply_change(before, change("+4", "-3"))
+    assert (joint.voters, joint.learners) == ((1, 2, 4), ())
 
 
 def test_the_mark_of_a_forced_configuration_stays() -> None:
@@ -248,7 +225,7 @@ def test_the_mark_of_a_forced_configuration_stays() -> None:
         (voters(1, 2, 3), change(f"+{NODE_ID_MAX + 1}"), f"node {NODE_ID_MAX + 1} is outside"),
         (voters(7), change("-7"), "no voter would be left without 7"),
         (voters(1, 2), change("~1", "-2"), "no voter would be left without 1, 2"),
-        (voters(1, 2, 3), LEAVE_JOINT, "no joint configuration to leave: voters 1, 2, 3"),
+        (voters(1, 2, 3), LEAVE, "no joint configuration to leave: voters 1, 2, 3"),
         (Configuration(), change("+5"), "without voters"),
         (Configuration(voters=nodes([1, 2]), outgoing=nodes([1, 3])), change("+5"), "joint, with outgoing voters 1, 3"),
         (voters(*range(1, MEMBERS_MAX + 1)), change(f"~{MEMBERS_MAX + 1}"), f"{MEMBERS_MAX + 1} members with {MEMBERS_MAX + 1}"),
@@ -259,26 +236,11 @@ def test_the_mark_of_a_forced_configuration_stays() -> None:
         ),
     ],
 )
-def test_a_senseless_change_is_refused_by_name(config: Configuration, wanted: ConfigurationChange, named: str) -> None:
+def test_a_senseless_change_is_refused_by_name(config: Configuration, wanted: Change, named: str) -> None:
     """The reason names the node, so that who asked can see what it was wrong about."""
     with pytest.raises(BadChange) as refused:
-        apply_change(config, wanted)
+        changed(config, wanted)
     assert named in str(refused.value)
-
-
-def test_one_step_refuses_two_voters_by_name() -> None:
-    """Without a joint configuration two majorities could decide apart."""
-    with pytest.raises(BadChange) as refused:
-        simple(voters(1, 2, 3), [step("+4"), step("-3")])
-    assert "nodes 3, 4" in str(refused.value)
-
-
-@pytest.mark.parametrize("word", ["+3", "-2"])
-def test_one_step_refuses_an_even_number_of_voters_by_name(word: str) -> None:
-    """The new majority could commit what logs that meet every majority of the old voters never saw."""
-    with pytest.raises(BadChange) as refused:
-        simple(voters(1, 2), [step(word)])
-    assert f"node {word[1:]} changes an even number of voters (1, 2): this needs a joint configuration" in str(refused.value)
 
 
 def test_a_change_made_for_another_configuration_is_refused() -> None:

@@ -9,7 +9,6 @@ import pytest
 from cmdlog.raft import (
     Act,
     Configuration,
-    ConfigurationChange,
     HardState,
     InvariantBroken,
     MemberChange,
@@ -128,7 +127,7 @@ def test_a_snapshot_has_the_configuration_of_its_own_index() -> None:
     leader = cluster.elect(1)
     cluster.tick(2)
     cluster.passes = lambda message: False
-    leader.change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, node(9)),)))
+    leader.change((MemberChange(Act.ADD_LEARNER, node(9)),))
     cluster.settle()
     assert leader.configuration_index > leader.log.handed
     assert leader.manifest_at(leader.log.handed).configuration.learners == ()
@@ -139,7 +138,7 @@ def test_a_new_leader_ends_the_joint_configuration_of_its_predecessor() -> None:
     cluster = Cluster((1, 2, 3), others=(4,))
     cluster.elect(1)
     cluster.tick(2)
-    cluster.core(1).change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, node(4)),)))
+    cluster.core(1).change((MemberChange(Act.ADD_LEARNER, node(4)),))
     cluster.settle()
     cluster.tick(3)
 
@@ -149,7 +148,7 @@ def test_a_new_leader_ends_the_joint_configuration_of_its_predecessor() -> None:
 
     cluster.passes = passes
     steps = MemberChange(Act.ADD_VOTER, node(4)), MemberChange(Act.REMOVE, node(3))
-    cluster.core(1).change(ConfigurationChange(steps))
+    cluster.core(1).change(steps)
     cluster.settle()
     assert cluster.core(2).configuration.joint
     assert cluster.core(2).log.commit >= cluster.core(2).configuration_index

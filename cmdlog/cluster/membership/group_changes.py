@@ -17,7 +17,7 @@ from typing import Final
 
 from cmdlog.cluster.membership.membership_view import GroupSight, MembershipView, Seat, spare_voters
 from cmdlog.raft.confchange import apply_change
-from cmdlog.raft.configuration import Act, Configuration, ConfigurationChange, MemberChange, NodeId
+from cmdlog.raft.configuration import Act, Configuration, MemberChange, NodeId
 from cmdlog.raft.errors import BadChange
 from cmdlog.wal.format.cluster_record import ClusterMember, FaultSet
 
@@ -71,9 +71,9 @@ Step = ChangeGroups | StateMember | StateFaults | GiveLeadership | Wait | Rest
 ACTS: Final = {Seat.OUT: Act.REMOVE, Seat.LEARNER: Act.ADD_LEARNER, Seat.VOTER: Act.ADD_VOTER}
 
 
-def change_of(act: Act, node: int) -> ConfigurationChange:
+def change_of(act: Act, node: int) -> tuple[MemberChange]:
     """The change, in one step or joint, as the voters demand."""
-    return ConfigurationChange((MemberChange(act, NodeId(node)),))
+    return (MemberChange(act, NodeId(node)),)
 
 
 def following(sight: GroupSight, act: Act, node: int) -> Configuration | None:

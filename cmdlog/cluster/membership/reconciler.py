@@ -120,11 +120,11 @@ class Reconciler:
 
     def _change_groups(self, view: MembershipView, step: ChangeGroups) -> None:
         guard = MembershipGuard.FORCED if step.forced else MembershipGuard.CHECKED
-        wanted = change_of(step.act, step.node)
+        steps = change_of(step.act, step.node)
         for group in step.groups:
             try:
                 seen = view.groups[group].configuration
-                self._driver.ask(group, partial(RaftCore.change, wanted=wanted, base=seen, guard=guard))
+                self._driver.ask(group, partial(RaftCore.change, steps=steps, base=seen, guard=guard))
             except (ChangeRefused, BadChange, KeyError) as error:
                 log.info("member_change_refused", node=step.node, group=group, act=step.act.value, reason=str(error))
 

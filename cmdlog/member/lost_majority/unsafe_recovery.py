@@ -136,7 +136,7 @@ class UnsafeRecovery:
 
 def _force_groups(groups: RaftGroups, wanted: Sequence[int], epoch: int) -> None:
     for group in wanted:
-        groups.ask(PartitionId(group), lambda core: core.force_recovery(epoch=epoch))
+        groups.ask(PartitionId(group), lambda core: core.force_recovery(epoch))
 
 
 def _is_done(core: RaftCore) -> bool:

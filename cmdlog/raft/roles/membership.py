@@ -10,11 +10,11 @@ and neighbours have no disjoint majorities (`confchange` keeps more than that). 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from cmdlog.raft.confchange import apply_change, check_base, leave_joint
-from cmdlog.raft.configuration import Configuration, ConfigurationChange, NodeId, nodes
+from cmdlog.raft.configuration import Configuration, MemberChange, NodeId
 from cmdlog.raft.errors import ChangeRefused, Refusal
 from cmdlog.raft.messages import KIND_CONFIGURATION, Entries, TimeoutNow
 from cmdlog.raft.quorum import has_quorum
@@ -34,7 +34,7 @@ class MembershipGuard(enum.Enum):
     FORCED = "forced"  # an operator knows better: new voters may lag, and those heard from may be no majority
 
 
-def change(state: State, wanted: ConfigurationChange, *, base: Configuration | None, guard: MembershipGuard) -> PlacedProposals:
+def change(state: State, steps: Sequence[MemberChange], *, base: Configuration | None, guard: MembershipGuard) -> PlacedProposals:
     """Appends the configuration that follows from the present one. Raises: ChangeRefused, BadChange."""
     if state.role is not Role.LEADER:
         raise ChangeRefused(Refusal.NOT_LEADER, leader=state.leader)
@@ -46,7 +46,7 @@ def change(state: State, wanted: ConfigurationChange, *, base: Configuration | N
         raise ChangeRefused(Refusal.CHANGE_PENDING, f"configuration at {state.configuration_index} is not committed")
     if base is not None:
         check_base(state.configuration, base)
-    following = apply_change(state.configuration, wanted)
+    following = apply_change(state.configuration, steps)
     if guard is MembershipGuard.CHECKED:
         _check_life(state, following)
     return _append(state, following)
@@ -108,20 +108,19 @@ def forget_acknowledgements(state: State, node: NodeId) -> None:
         state.refresh_progress(state.log.last)
 
 
-def force_recovery(state: State, learners: Iterable[NodeId], epoch: int | None) -> PlacedProposals:
+def force_recovery(state: State, epoch: int) -> PlacedProposals:
     """A majority is lost for good and an operator accepts what is lost with it: this node becomes the only voter.
 
     The configuration is marked `forced`, and so is every later one. The operator chooses the survivor with the best (last term,
-    last index); the other survivors may come along as learners. It writes without an election, so a majority that lives after
-    all, or a second survivor, may use the same terms for other entries. Therefore the term goes far above theirs, and the group
-    leaves the cluster that it was of: `epoch`, drawn here when it is None, is the same for all groups of the node, and every
-    frame carries it from now on (duty 14). Raises: ChangeRefused while a leader is heard from.
+    last index). It writes without an election, so a majority that lives after all, or a second survivor, may use the same terms
+    for other entries. Therefore the term goes far above theirs, and the group leaves the cluster that it was of: `epoch`, drawn
+    at random, is the same for all groups of the node, and every frame carries it from now on (duty 14).
+    Raises: ChangeRefused while a leader is heard from.
     """
     if state.leader is not None:
         raise ChangeRefused(Refusal.LEADER_ALIVE, leader=state.leader)
     if not state.enfranchised:
         raise ChangeRefused(Refusal.NO_SUCH_VOTER, "this node may have forgotten what it voted for and acknowledged")
-    drawn = epoch or 1 + state.rng.getrandbits(61)
-    configuration = Configuration(voters=(state.id,), learners=nodes(learners), forced=True, epoch=drawn)
-    state.become_candidate(Term(state.term + FORCED_TERMS + drawn % FORCED_TERMS), reason=RoleReason.FORCED)
+    configuration = Configuration(voters=(state.id,), forced=True, epoch=epoch)
+    state.become_candidate(Term(state.term + FORCED_TERMS + epoch % FORCED_TERMS), reason=RoleReason.FORCED)
     return _append(state, configuration)

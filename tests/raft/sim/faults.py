@@ -6,22 +6,19 @@ One rule: never more than can be survived. Of the voters of any configuration a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cmdlog.raft import (
-    LEAVE_JOINT,
     Act,
     BadChange,
     ChangeRefused,
     Configuration,
-    ConfigurationChange,
     Franchise,
     MemberChange,
     NodeId,
     PlacedProposals,
     ProposalRefused,
-    Transition,
 )
 from tests.raft.sim.world import Node, World
 
@@ -71,8 +68,8 @@ class Faults:
             world.restart(node)
 
     def mend(self) -> None:
-        """What an operator does about members after faults: ends joint configurations, and takes those that lost their disk out
-        and in again. Called now and then, also while faults go on."""
+        """What an operator does about members after faults: takes those that lost their disk out and in again. Called now and
+        then, also while faults go on."""
         forgot = [node for node in self._world.nodes.values() if node.disk.franchise is Franchise.NONE]
         for node in forgot:
             self._admit_if_committed(node)
@@ -80,15 +77,12 @@ class Faults:
         if leader is None or leader.core is None:
             return
         configuration = leader.core.configuration
-        if configuration.joint and not configuration.auto_leave:
-            self._ask(leader, LEAVE_JOINT)
-            return
         for node in forgot:
             if node.disk.franchise is Franchise.NONE and node.admission is None:
                 if node.id in configuration.members():
-                    self._ask(leader, ConfigurationChange((MemberChange(Act.REMOVE, node.id),)))
+                    self._ask(leader, (MemberChange(Act.REMOVE, node.id),))
                 else:
-                    node.admission = self._ask(leader, ConfigurationChange((MemberChange(Act.ADD_LEARNER, node.id),)))
+                    node.admission = self._ask(leader, (MemberChange(Act.ADD_LEARNER, node.id),))
                 return
 
     def _admit_if_committed(self, node: Node) -> None:
@@ -110,11 +104,11 @@ class Faults:
         if configuration.joint or len(configuration.voters) >= wanted:
             return
         if configuration.learners:
-            self._ask(leader, ConfigurationChange((MemberChange(Act.ADD_VOTER, configuration.learners[0]),)))
+            self._ask(leader, (MemberChange(Act.ADD_VOTER, configuration.learners[0]),))
             return
         for node in self._world.nodes.values():
             if node.id not in configuration.members() and node.disk.franchise is Franchise.FULL:
-                self._ask(leader, ConfigurationChange((MemberChange(Act.ADD_LEARNER, node.id),)))
+                self._ask(leader, (MemberChange(Act.ADD_LEARNER, node.id),))
                 return
 
     # One fault each
@@ -176,11 +170,8 @@ class Faults:
         if leader is None or leader.core is None or self._somebody_forgot():
             return
         rng, configuration = self._rng, leader.core.configuration
-        if configuration.joint and rng.random() < 0.7:
-            self._ask(leader, LEAVE_JOINT)
-            return
         steps = tuple(self._step(configuration) for _ in range(rng.choice((1, 1, 1, 2, 3))))
-        self._ask(leader, ConfigurationChange(steps, rng.choice(list(Transition))))
+        self._ask(leader, steps)
 
     def _step(self, configuration: Configuration) -> MemberChange:
         rng, nodes = self._rng, [node for node in self._world.nodes.values() if node.disk.franchise is Franchise.FULL]
@@ -214,11 +205,11 @@ class Faults:
         leaders = [node for node in self._world.leaders() if not node.paused]
         return max(leaders, key=lambda node: node.core.term if node.core is not None else 0, default=None)
 
-    def _ask(self, leader: Node, change: ConfigurationChange) -> PlacedProposals | None:
+    def _ask(self, leader: Node, steps: Sequence[MemberChange]) -> PlacedProposals | None:
         assert leader.core is not None
-        self._world.oracle.note("change", leader.id, len(change.steps))
+        self._world.oracle.note("change", leader.id, len(steps))
         try:
-            placed = leader.core.change(change)
+            placed = leader.core.change(steps)
         except (ChangeRefused, BadChange):
             return None
         self._world.drain(leader)
