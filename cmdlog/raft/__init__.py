@@ -80,15 +80,11 @@ from cmdlog.raft.errors import (
     InvariantBroken,
     ProposalRefused,
     RaftError,
-    RaftRefused,
     Refusal,
 )
 from cmdlog.raft.messages import Entries, HardState, Message, SnapshotDescriptor
-from cmdlog.raft.progress import Sending
 from cmdlog.raft.ready import (
     EntriesWanted,
-    GroupStatus,
-    PeerStatus,
     PlacedProposals,
     ReadResult,
     Ready,
@@ -111,19 +107,16 @@ __all__ = [
     "Entries",
     "EntriesWanted",
     "Franchise",
-    "GroupStatus",
     "HardState",
     "InvariantBroken",
     "MemberChange",
     "MembershipGuard",
     "Message",
     "NodeId",
-    "PeerStatus",
     "PlacedProposals",
     "ProposalRefused",
     "RaftCore",
     "RaftError",
-    "RaftRefused",
     "RaftSettings",
     "ReadResult",
     "Ready",
@@ -131,7 +124,6 @@ __all__ = [
     "Restored",
     "Role",
     "RoleReason",
-    "Sending",
     "SnapshotDescriptor",
     "SoftState",
 ]

@@ -25,16 +25,6 @@ class Waiting:
 class Reads:
     """Reads under way at one node in one role. Invariant: `waiting` ascends by round; no round in it is confirmed."""
 
-    __slots__ = (
-        "asked",
-        "commit_sent",
-        "count",
-        "parked",
-        "round",
-        "to_ask",
-        "waiting",
-    )
-
     def __init__(self) -> None:
         self.round = 0  # the latest one begun
         self.commit_sent = Index(0)  # the commit mark that it carried

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from cmdlog.wal.writing.sync_window import SyncTimes
-from cmdlog.wal.writing.turn import BLOCK_BYTES_TARGET, PACE_MIN_S, GroupCommit, Turn
-from cmdlog.wal.writing.watermarks import Gate
+from cmdlog.wal.writing.turn import BLOCK_BYTES_TARGET, PACE_MIN_S, Gate, GroupCommit, Turn
 from tests.waiting import PATIENCE_S, wait_for
 
 

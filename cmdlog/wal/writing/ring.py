@@ -22,8 +22,8 @@ from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.writing.block_writes import BlockWrites, ThreadFile
 from cmdlog.wal.writing.segment_pool import SegmentPool
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
-from cmdlog.wal.writing.turn import GroupCommit, Turn
-from cmdlog.wal.writing.watermarks import Gate, RecordSource, RingSettings, Watermarks
+from cmdlog.wal.writing.turn import Gate, GroupCommit, Turn
+from cmdlog.wal.writing.watermarks import RecordSource, RingSettings, Watermarks
 
 LAND_AFTER_S: Final = 0.010  # a block that was started: its thread's work takes long, and others wait for the block
 

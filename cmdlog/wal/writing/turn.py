@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Final
 
 from cmdlog.wal.writing.sync_window import SyncTimes
-from cmdlog.wal.writing.watermarks import Gate
 
 BLOCK_BYTES_TARGET: Final = 128 << 10  # pending bytes that make a block worth its sync at once
 PACE_MIN_S: Final = 0.0005  # between blocks while a sync is in flight: a block costs that much of Python beside its sync
@@ -39,6 +38,40 @@ class GroupCommit:
         if not in_flight or pending_bytes >= BLOCK_BYTES_TARGET:
             return 0.0
         return self._last_begin + max(PACE_MIN_S, self._times.smoothed_s / self._threads) - self._clock()
+
+
+class Gate:
+    """A condition that costs nothing to open while no thread waits: most blocks meet no waiter. All methods under its lock.
+
+    `open_one` wakes who came last: of threads that do the same, the one whose stack is still in the processor's caches.
+    """
+
+    __slots__ = ("_lock", "_parked")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._parked: list[threading.Lock] = []  # one per waiter, held until it is woken
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until it is opened, or so long."""
+        parked = threading.Lock()
+        parked.acquire()
+        self._parked.append(parked)
+        self._lock.release()
+        try:
+            parked.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
+        finally:
+            self._lock.acquire()
+            if parked in self._parked:  # nobody opened
+                self._parked.remove(parked)
+
+    def open_one(self) -> None:
+        if self._parked:
+            self._parked.pop().release()
+
+    def open_all(self) -> None:
+        while self._parked:
+            self._parked.pop().release()
 
 
 class Turn:

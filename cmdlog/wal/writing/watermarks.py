@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cmdlog.wal.errors import WalError, Wedged
+from cmdlog.wal.writing.turn import Gate
 
 Sync = Literal["sync", "async", "off"]
 
@@ -65,40 +66,6 @@ class RingSettings:
     early: bool
     timed: Callable[[float], None]
     clock: Callable[[], float]
-
-
-class Gate:
-    """A condition that costs nothing to open while no thread waits: most blocks meet no waiter. All methods under its lock.
-
-    `open_one` wakes who came last: of threads that do the same, the one whose stack is still in the processor's caches.
-    """
-
-    __slots__ = ("_lock", "_parked")
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-        self._parked: list[threading.Lock] = []  # one per waiter, held until it is woken
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Until it is opened, or so long."""
-        parked = threading.Lock()
-        parked.acquire()
-        self._parked.append(parked)
-        self._lock.release()
-        try:
-            parked.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
-        finally:
-            self._lock.acquire()
-            if parked in self._parked:  # nobody opened
-                self._parked.remove(parked)
-
-    def open_one(self) -> None:
-        if self._parked:
-            self._parked.pop().release()
-
-    def open_all(self) -> None:
-        while self._parked:
-            self._parked.pop().release()
 
 
 class Watermarks:
