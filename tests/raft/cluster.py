@@ -51,9 +51,9 @@ def read_entries(durable: Entries, wanted: EntriesWanted) -> Entries | None:
     return Entries(wanted.first, durable.terms[begin:end], durable.kinds[begin:end], durable.payloads[begin:end])
 
 
-@dataclass
+@dataclass(slots=True)
 class Disk:
-    """What is durable of one node."""
+    """What is durable of one node, and whether it may have forgotten a vote."""
 
     hard_state: HardState = field(default_factory=HardState)
     manifest: SnapshotDescriptor = field(default_factory=SnapshotDescriptor)
@@ -62,15 +62,26 @@ class Disk:
     admitted: PlacedProposals | None = None
 
     def write(self, ready: Ready) -> None:
-        """Takes a Ready's records; entries replace what stands from their first index on."""
-        self.hard_state = ready.hard_state or self.hard_state
+        """One Ready's records, whole; entries replace what stands from their first index on."""
+        if ready.hard_state is not None:
+            self.hard_state = ready.hard_state
         if (new := ready.entries) is not None:
-            kept = new.first - self.entries.first
-            assert 0 <= kept <= len(self.entries), "a gap on disk"
-            old = self.entries
-            self.entries = Entries(
-                old.first, old.terms[:kept] + new.terms, old.kinds[:kept] + new.kinds, old.payloads[:kept] + new.payloads
-            )
+            own = self.entries  # nobody else's: changed in place
+            kept = new.first - own.first
+            if not 0 <= kept <= len(own.terms):
+                raise AssertionError(f"entries from {new.first} on leave a gap behind {own.first}..{own.last}")
+            own.terms[kept:], own.payloads[kept:] = new.terms, new.payloads
+            own.kinds = own.kinds[:kept] + new.kinds  # type: ignore[misc]
+
+    def compact(self, manifest: SnapshotDescriptor, base: Index) -> None:
+        """The snapshot is durable, and entries up to `base` are gone."""
+        self.manifest = manifest
+        self.cut(max(self.entries.first, base + 1))
+
+    def cut(self, first: int) -> None:
+        """Entries before `first` are gone."""
+        old, gone = self.entries, first - self.entries.first
+        self.entries = Entries(Index(first), old.terms[gone:], old.kinds[gone:], old.payloads[gone:])
 
     def install(self, manifest: SnapshotDescriptor) -> None:
         """A copy of a state, and of the term that it has, takes the place of the log."""
@@ -78,10 +89,12 @@ class Disk:
             self.hard_state = HardState(manifest.term)
         self.manifest, self.entries = manifest, Entries(Index(manifest.index + 1), [], b"", [])
 
-    def entries_from(self, first: int) -> Entries:
-        """What is left when the log is cut before `first`."""
-        old, gone = self.entries, first - self.entries.first
-        return Entries(Index(first), old.terms[gone:], old.kinds[gone:], old.payloads[gone:])
+    def term_at(self, index: Index) -> int | None:
+        """Term of a durable entry; None when there is none."""
+        if index == self.manifest.index:
+            return self.manifest.term
+        offset = index - self.entries.first
+        return self.entries.terms[offset] if 0 <= offset < len(self.entries) else None
 
     def restored(self) -> Restored:
         """What a restart begins from."""

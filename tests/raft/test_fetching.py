@@ -110,7 +110,7 @@ def test_entries_that_cannot_be_read_are_made_up_for_by_a_copy() -> None:
     cluster.tick()
     manifest = leader.manifest_at(Index(20))
     leader.compact(manifest, Index(0))
-    member.disk.entries = member.disk.entries_from(21)
+    member.disk.cut(21)
     cluster.heal()
     cluster.tick(3)
     assert leader.progress[C].sending is Sending.SNAPSHOT
@@ -120,7 +120,7 @@ def test_entries_that_cannot_be_read_are_made_up_for_by_a_copy() -> None:
 def test_entries_that_no_snapshot_has_are_asked_for_again_later() -> None:
     """A damaged log is the caller's to repair; the group goes on, and the question is not repeated without a pause."""
     cluster = a_far_follower()
-    cluster.members[A].disk.entries = cluster.members[A].disk.entries_from(30)
+    cluster.members[A].disk.cut(30)
     cluster.heal()
     cluster.tick(40)
     leader = cluster.core(1)

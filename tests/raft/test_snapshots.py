@@ -276,7 +276,7 @@ def test_entries_kept_behind_a_snapshot_survive_a_restart() -> None:
     disk = cluster.members[A].disk
     disk.manifest = compact(leader, leader.log.handed, upto=leader.log.handed - 15)
     kept = leader.log.base
-    disk.entries = disk.entries_from(kept + 1)
+    disk.cut(kept + 1)
     cluster.heal()
     cluster.cut(2)
     cluster.restart(1)

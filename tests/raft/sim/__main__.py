@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tests.raft.sim.history import FAULTY_UNITS, HAPPENINGS, run
-from tests.raft.sim.multi_raft import run_groups
 from tests.raft.sim.slow_elections import SYNCS_MS, UNIT_MS, WAYS_MS, elections
 
 CHUNK_SEEDS = 20
@@ -71,13 +70,10 @@ def main() -> int:
     parser.add_argument(
         "--units", type=int, default=FAULTY_UNITS, help=f"with --seed: how long there are faults [{FAULTY_UNITS}]"
     )
-    parser.add_argument("--groups", action="store_true", help="several groups per node over one shared log, seed after seed")
     parser.add_argument("--elections", action="store_true", help="elections on slow disks and long ways, seed after seed")
     given = parser.parse_args()
     if given.elections:
         return simulate_elections(range(given.first, given.first + given.seeds) if given.seed is None else [given.seed])
-    if given.groups:
-        return simulate_groups(range(given.first, given.first + given.seeds) if given.seed is None else [given.seed], given.trace)
     if given.seed is not None:
         print(run(given.seed, story=print if given.trace else None, units=given.units))
         return 0
@@ -100,19 +96,6 @@ def simulate_elections(seeds: Iterable[int]) -> int:
     print(
         f"{count} elections on slow disks and long ways, the longest {worst_ms} ms, at most {worst_terms} terms, {failed} failed"
     )
-    return 1 if failed else 0
-
-
-def simulate_groups(seeds: Iterable[int], trace: bool) -> int:
-    """Runs the seeds, and says which failed, and what happened in the others; 1 when one failed."""
-    counts, failed = Counter[str](), 0
-    for seed in seeds:
-        try:
-            counts.update(run_groups(seed, story=print if trace else None))
-        except Exception as error:  # noqa: BLE001 - whatever happens in a seed is what it shows
-            failed += 1
-            print(f"seed {seed}: {error}\n    python -m tests.raft.sim --groups --seed {seed} --trace", flush=True)
-    print(", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
     return 1 if failed else 0
 
 

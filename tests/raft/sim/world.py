@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cmdlog.raft import (
@@ -21,18 +21,16 @@ from cmdlog.raft import (
     Entries,
     EntriesWanted,
     Franchise,
-    HardState,
     Message,
     NodeId,
     PlacedProposals,
     RaftCore,
     Ready,
-    Restored,
     SnapshotDescriptor,
 )
 from cmdlog.raft.messages import KIND_NORMAL
 from cmdlog.wal.ids import Index
-from tests.raft.cluster import read_entries
+from tests.raft.cluster import Disk, read_entries
 from tests.raft.sim.oracle import Oracle, Violation
 from tests.raft.sim.swarm import Swarm
 from tests.raft.sim.wires import Wire, Wires
@@ -53,78 +51,8 @@ class Image:
     sessions: Mapping[int, int]
 
 
-@dataclass(slots=True)
-class Disk:
-    """What is durable of one node, and whether it may have forgotten a vote."""
-
-    hard_state: HardState = field(default_factory=HardState)
-    manifest: SnapshotDescriptor = field(default_factory=SnapshotDescriptor)
-    entries: Entries = field(default_factory=lambda: Entries(Index(1), [], b"", []))
-    franchise: Franchise = Franchise.FULL
-    admitted: PlacedProposals | None = None
-
-    def write(self, ready: Ready) -> None:
-        """One Ready's records, whole; entries replace what stands from their first index on."""
-        if ready.hard_state is not None:
-            self.hard_state = ready.hard_state
-        if (new := ready.entries) is not None:
-            own = self.entries  # nobody else's: changed in place
-            kept = new.first - own.first
-            if not 0 <= kept <= len(own.terms):
-                raise AssertionError(f"entries from {new.first} on leave a gap behind {own.first}..{own.last}")
-            own.terms[kept:], own.payloads[kept:] = new.terms, new.payloads
-            own.kinds = own.kinds[:kept] + new.kinds  # type: ignore[misc]
-
-    def compact(self, manifest: SnapshotDescriptor, base: Index) -> None:
-        """The snapshot is durable, and entries up to `base` are gone."""
-        self.manifest = manifest
-        old, gone = self.entries, max(0, base - self.entries.first + 1)
-        self.entries = Entries(Index(old.first + gone), old.terms[gone:], old.kinds[gone:], old.payloads[gone:])
-
-    def install(self, manifest: SnapshotDescriptor) -> None:
-        """A copy of a state, and of the term that it has, takes the place of the log."""
-        if manifest.term > self.hard_state.term:
-            self.hard_state = HardState(manifest.term)
-        self.manifest, self.entries = manifest, Entries(Index(manifest.index + 1), [], b"", [])
-
-    def term_at(self, index: Index) -> int | None:
-        """Term of a durable entry; None when there is none."""
-        if index == self.manifest.index:
-            return self.manifest.term
-        offset = index - self.entries.first
-        return self.entries.terms[offset] if 0 <= offset < len(self.entries) else None
-
-    def restored(self) -> Restored:
-        """What a restart begins from."""
-        return Restored(self.hard_state, self.manifest, self.entries, self.franchise, self.admitted)
-
-
 class Node:
     """One machine: disk, perhaps a running core, its state machine and who waits for it."""
-
-    __slots__ = (
-        "admission",
-        "applied",
-        "copy",
-        "core",
-        "disk",
-        "id",
-        "incarnation",
-        "led",
-        "life",
-        "missed",
-        "next_tick",
-        "paused",
-        "paused_until",
-        "pending",
-        "rate",
-        "reads",
-        "seen_commit",
-        "sessions",
-        "snapshotting",
-        "state",
-        "waiting",
-    )
 
     def __init__(self, number: NodeId, rate: float) -> None:
         self.id, self.rate = number, rate
