@@ -80,9 +80,9 @@ def _changed(config: Configuration, steps: Sequence[MemberChange]) -> Configurat
     voters, learners = set(config.voters), set(config.learners)
     for step in _checked(steps):
         if step.act is Act.REMOVE:
-            _take(step.node, voters, learners)
+            _remove_node(step.node, voters, learners)
         else:
-            _seat(step.node, voters, learners, votes=step.act is Act.ADD_VOTER)
+            _seat_node(step.node, voters, learners, votes=step.act is Act.ADD_VOTER)
     if not voters:
         raise BadChange(f"no voter would be left without {_named(config.voters)}")
     if (count := len(voters | learners | set(config.voters))) > MEMBERS_MAX:
@@ -90,14 +90,14 @@ def _changed(config: Configuration, steps: Sequence[MemberChange]) -> Configurat
     return replace(config, voters=nodes(voters), learners=nodes(learners))
 
 
-def _take(node: NodeId, voters: set[NodeId], learners: set[NodeId]) -> None:
+def _remove_node(node: NodeId, voters: set[NodeId], learners: set[NodeId]) -> None:
     if node not in voters and node not in learners:
         raise BadChange(f"node {node} is not a member")
     voters.discard(node)
     learners.discard(node)
 
 
-def _seat(node: NodeId, voters: set[NodeId], learners: set[NodeId], *, votes: bool) -> None:
+def _seat_node(node: NodeId, voters: set[NodeId], learners: set[NodeId], *, votes: bool) -> None:
     wanted, left = (voters, learners) if votes else (learners, voters)
     if node in wanted:
         raise BadChange(f"node {node} is a {'voter' if votes else 'learner'} already")

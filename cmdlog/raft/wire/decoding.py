@@ -245,7 +245,7 @@ _READERS: Final[dict[str, Callable[[int], Any]]] = {"campaign": _campaign, "gran
 
 
 def _plain(made: Any) -> _Maker:
-    """By the tables of the layout. A bundle has no term; that of what else belongs to no group is 0."""
+    """Makes messages by the tables of the layout. A bundle has no term; that of what else belongs to no group is 0."""
     names = [name for name, _ in FIXED_FIELDS[made.kind]]
     tags = COLUMNS.get(made.kind, ())
 

@@ -132,7 +132,7 @@ def _install_snapshot(group: PartitionId, m: InstallSnapshot) -> bytes:
 
 
 def _plain(group: PartitionId, message: Any) -> bytes:
-    """By the tables of the layout. A bundle has no term."""
+    """Encodes by the tables of the layout. A bundle has no term."""
     kind = message.kind
     columns = [(tag, column_code(tag), getattr(message, tag.name.lower())) for tag in COLUMNS.get(kind, ())]
     fields = b"".join(pack_field(tag, pack_column(code, values)) for tag, code, values in columns)

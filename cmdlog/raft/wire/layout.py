@@ -151,7 +151,7 @@ UINT64: Final = "Q"
 
 
 def column_code(tag: Tag) -> str:
-    """Of a column's numbers."""
+    """The struct code of a column's numbers."""
     return UINT32 if tag is Tag.GROUPS else UINT64
 
 
