@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from procedures.errors import DefinitionError
-from procedures.wire.repeated_objects import UNCHECKED, FieldsOfClass, stated_default
+from procedures.wire.repeated_objects import UNCHECKED, ObjectFields, stated_default
 from procedures.wire.scalar_codecs import Codec, NotRepeatable, Schema, WireError, field_to_wire, refuse
 
 _SETTER: Final = "__dataclass_builtins_object__"
@@ -51,7 +51,7 @@ def dataclass_codec(kind: Any, inside: tuple[Any, ...], build: Build) -> Codec:
         }
 
     more = tuple(field.name for field in dataclasses.fields(kind) if not field.init)
-    known = FieldsOfClass(kind, codecs, more, make, write)
+    known = ObjectFields(kind, codecs, more, make, write)
     to_wire = _to_wire(kind, known, complete, runs_code=bool(more) or _runs_code(kind))
     return Codec(to_wire, make, object_schema(kind, codecs, required))
 
@@ -75,12 +75,12 @@ def named_tuple_codec(kind: Any, inside: tuple[Any, ...], build: Build) -> Codec
             value = (*value, *defaults[len(value) - required :])
         return fields.to_wire(value)
 
-    known = FieldsOfClass(kind, named, (), make, fields.to_wire)
+    known = ObjectFields(kind, named, (), make, fields.to_wire)
     to_wire = _to_wire(kind, known, complete, runs_code=kind.__bases__ != (tuple,))
     return Codec(to_wire, make, {**fields.schema, "minItems": required, "title": kind.__name__})
 
 
-def _to_wire(kind: Any, known: FieldsOfClass, complete: Callable[[Any], Any], *, runs_code: bool) -> Callable[[Any], Any]:
+def _to_wire(kind: Any, known: ObjectFields, complete: Callable[[Any], Any], *, runs_code: bool) -> Callable[[Any], Any]:
     """What takes an object of the class, or the values that make one."""
     unchecked = UNCHECKED.get()
     write = known.write if unchecked or not runs_code else known.check_object

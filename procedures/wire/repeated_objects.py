@@ -19,7 +19,7 @@ UNCHECKED: Final[ContextVar[bool]] = ContextVar("objects_unchecked", default=Fal
 """Up while the codecs of results are built: a replay of an old log has to answer what the call answered."""
 
 
-class FieldsOfClass:
+class ObjectFields:
     """What is known of a dataclass, or a named tuple, with code of its own."""
 
     def __init__(
