@@ -24,7 +24,7 @@ import structlog
 from bench import _boxes
 from bench._common import Bar, Bench, cpu_seconds, make_parser, work_directory
 from cmdlog.node.node import Node
-from cmdlog.node.scrub.reader_process import ReaderProcess
+from cmdlog.node.scrub.scrub_reader import ScrubReader
 from cmdlog.node.scrub.scrubber import FIRST_AFTER_S, Scrubber
 from cmdlog.node.settings import Settings
 
@@ -91,7 +91,7 @@ def measure_pass(scrub: Scrubber) -> Cost:
     """One pass, waiting as the node's thread does."""
     cost, now = Cost(), time.time() + FIRST_AFTER_S
     reader = scrub.reader
-    assert isinstance(reader, ReaderProcess)
+    assert isinstance(reader, ScrubReader)
     began, thread_began, pid = time.perf_counter(), time.thread_time(), None
     while not scrub.status()["passes"]:
         wait_s = scrub.step(now)

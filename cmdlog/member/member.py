@@ -33,13 +33,12 @@ from cmdlog.member.peer_events import PeerEvents
 from cmdlog.member.read_rounds import ReadRounds
 from cmdlog.member.rejoin.life_end import LifeEnd
 from cmdlog.member.replica_reads import ReplicaProgress, ReplicaReads
-from cmdlog.node.assembly import NodeGround, NodeParts
+from cmdlog.node.assembly import NodeGround, NodeParts, SelfChecks
 from cmdlog.node.deploying.deployer import Deployer
 from cmdlog.node.forwarding.forwarded_calls import Placing
 from cmdlog.node.outcome import Done, Durability, NoLeader
+from cmdlog.node.placing.local_calls import StaleReads
 from cmdlog.node.placing.router import Encoded, Placed
-from cmdlog.node.placing.stale_reads import StaleReads
-from cmdlog.node.scrub.self_checks import SelfChecks
 from cmdlog.node.sequencing.admission import Closed
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route

@@ -20,8 +20,7 @@ from cmdlog.member.member_roll import MemberRoll
 from cmdlog.node.forwarding.call_sender import CallSender, WaitingCaller
 from cmdlog.node.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
 from cmdlog.node.outcome import CallRefused, Durability, NotLeading, NotReady, Reply
-from cmdlog.node.placing.local_calls import BoundCode
-from cmdlog.node.placing.router import Placed
+from cmdlog.node.placing.router import BoundCode, Placed
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route, SlotMap

@@ -44,7 +44,7 @@ from cmdlog.node.boot import (
 from cmdlog.node.deploying.code_trial import CodeTrial
 from cmdlog.node.migrating.table_changes import NewTables, table_changes
 from cmdlog.node.node import Node
-from cmdlog.node.scrub.cluster_peers import ClusterPeers, peers_of
+from cmdlog.node.scrub.log_comparison import ScrubPeers
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity
@@ -246,10 +246,10 @@ def build_member(
     return Node(ground, parts, checks, replicator, recovery)
 
 
-def make_scrub_peers(consensus: Consensus, wal: Log, life: LifeEnd) -> ClusterPeers:
+def make_scrub_peers(consensus: Consensus, wal: Log, life: LifeEnd) -> ScrubPeers:
     """Whom the scrub compares the log with."""
     me, member = wal.instance.identity, consensus.ground
-    return peers_of(
+    return ScrubPeers(
         copy_credentials(me.cluster_id, member.node, me.incarnation, member.secret), consensus.driver, consensus.network,
         lambda: consensus.roll.members, want_copy=partial(life.want_copy, RejoinReason.DAMAGED), tls=member.tls,
     )  # fmt: skip

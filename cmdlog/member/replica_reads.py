@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from cmdlog.cluster.replication import Replication
 from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, NotLeading, NotReady, Reply
-from cmdlog.node.placing.stale_reads import StaleReads
+from cmdlog.node.placing.local_calls import StaleReads
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.slot_map import Route
 from cmdlog.procedure_calls import QueryParameters

@@ -24,21 +24,18 @@ from cmdlog.node.boot import Boot, ManifestFacts
 from cmdlog.node.clock import HybridClock, TimeSource
 from cmdlog.node.failure_sets import Failures
 from cmdlog.node.placing.key_owners import KeyOwners, make_owners
-from cmdlog.node.placing.local_calls import BoundCode, LocalCalls
-from cmdlog.node.placing.router import Router
+from cmdlog.node.placing.local_calls import LocalCalls, LogWakeup
+from cmdlog.node.placing.router import BoundCode, Router
 from cmdlog.node.readiness import Readiness
 from cmdlog.node.scrub.damage_repair import RepairHooks
-from cmdlog.node.scrub.finding import ScrubFinding
 from cmdlog.node.scrub.log_comparison import ScrubPeers
-from cmdlog.node.scrub.reader_process import ReaderProcess
 from cmdlog.node.scrub.scrub_plan import ScrubPlan
+from cmdlog.node.scrub.scrub_progress import ScrubFinding
+from cmdlog.node.scrub.scrub_reader import ScrubReader
 from cmdlog.node.scrub.scrubber import Scrubber
 from cmdlog.node.scrub.segment_mend import mend_segment
-from cmdlog.node.scrub.self_checks import SelfChecks
 from cmdlog.node.sequencing.log_feed import SequencerStart
-from cmdlog.node.sequencing.log_wakeup import LogWakeup
-from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
-from cmdlog.node.sequencing.pipeline_set import LogControls
+from cmdlog.node.sequencing.partition_pipeline import Limits, LogControls, PartitionPipeline
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import SiteEvents
@@ -249,6 +246,28 @@ def _make_archiver(ground: NodeGround, clock: HybridClock) -> tuple[SegmentCopyP
     return copier, archiver
 
 
+@dataclass(frozen=True, slots=True)
+class SelfChecks:
+    """What a node checks of itself while it serves: states after a kill, restores by drills, and all that lies on the disk.
+
+    None of it is on the path of a call, and each runs in a process of low priority.
+    """
+
+    pages: PageChecks
+    drills: DrillScheduler
+    scrub: Scrubber
+
+    def start(self) -> None:
+        """Begins all that the settings want."""
+        for check in (self.drills, self.pages, self.scrub):
+            check.start()
+
+    def stop(self) -> None:
+        """Ends what is under way; harmless at any step."""
+        for check in (self.drills, self.pages, self.scrub):
+            check.stop()
+
+
 def make_checks(ground: NodeGround, parts: NodeParts, peers: ScrubPeers | None = None) -> SelfChecks:
     """Makes the threads that check the node; `peers`: whom the scrub compares the log with, None of a node alone."""
     pages = PageChecks(ground.directory, parts.desk.broken, ground.work)
@@ -258,7 +277,7 @@ def make_checks(ground: NodeGround, parts: NodeParts, peers: ScrubPeers | None =
 
 def _make_scrub(ground: NodeGround, parts: NodeParts, peers: ScrubPeers | None) -> Scrubber:
     files, directory, wal, settings = ground.outside.files, ground.directory, ground.wal, ground.settings
-    reader = ReaderProcess(directory)
+    reader = ScrubReader(directory)
 
     def in_use(found: ScrubFinding) -> bool:
         if found.kind in ("log", "entries"):

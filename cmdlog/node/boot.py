@@ -4,7 +4,7 @@ One rule: everything a replay will need is in the log, durable, before the first
 catalog version, the environment, the configuration, the schema.
 
 A start that writes is a new term (as an election would be), so that an index given again after a cut never has the same term
-twice. A start with nothing to write changes nothing on disk: see `cmdlog.node.sequencing.opening`.
+twice. A start with nothing to write changes nothing on disk: see `cmdlog.node.sequencing.block_builder.Opening`.
 """
 
 from __future__ import annotations

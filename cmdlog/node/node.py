@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from cmdlog.node.assembly import MACHINE, NodeGround, NodeParts, Outside, build_parts, closed_on_failure, make_checks
+from cmdlog.node.assembly import MACHINE, NodeGround, NodeParts, Outside, SelfChecks, build_parts, closed_on_failure, make_checks
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, check_fit, ensure_node, make_boot, reporter, tell_recovery
 from cmdlog.node.deploying.code_trial import CodeTrial
@@ -30,7 +30,6 @@ from cmdlog.node.placing.housekeeping import Housekeeping
 from cmdlog.node.queries.query import QueryResult, RunQuery, run_query
 from cmdlog.node.replicator import Alone, Replicator
 from cmdlog.node.reporting.status import Health, StatusOverview
-from cmdlog.node.scrub.self_checks import SelfChecks
 from cmdlog.node.sequencing.admission import Closed
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites

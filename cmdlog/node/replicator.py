@@ -20,8 +20,8 @@ from cmdlog.node.deploying.deployer import Deployer
 from cmdlog.node.deploying.lone_stater import LoneStater
 from cmdlog.node.migrating.table_changes import NewTables, table_changes
 from cmdlog.node.outcome import Done, Durability
+from cmdlog.node.placing.local_calls import StaleReads
 from cmdlog.node.placing.router import Encoded, Placed
-from cmdlog.node.placing.stale_reads import StaleReads
 from cmdlog.node.slot_map import Route
 from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.unconfirmed_tail import catch_up

@@ -1,7 +1,7 @@
 """The desk between the sites and the node: what sites report, and what they must know to serve.
 
 One rule: nothing is decided here. Answers go to the sequencer, images to the snapshot thread; a skip is durable before anybody
-acts on it. (`cmdlog.node.sites.supervisor.SiteOwner`)
+acts on it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from cmdlog.node.sites.partition_health import PartitionHealth
 from cmdlog.node.sites.prepared_changes import PreparedChanges
 from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.site_faults import DIVERGED, SiteFault
+from cmdlog.node.sites.supervisor import SiteOwner
 from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.node.telemetry.recent_failures import RecentFailures
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.control_record import skip_value
 from cmdlog.wal.format.record import RecordKind, encode_digest
-from cmdlog.wal.skips import VOID, skips_by_partition
+from cmdlog.wal.skips import VOID
 from procedures import Database
 from procedures.code.bundle import bundle_of
 from procedures.code.procedure_versions import facts_of, partitions_of
@@ -63,7 +64,7 @@ class SkipNotLogged(WalError):
     hint = "make room for the log and start again, or create a node without the call: `cmdlog recover DIR --to OUT --quarantine`"
 
 
-class SiteEvents:
+class SiteEvents(SiteOwner):
     """Called by site readers, the watch thread and inline drivers.
 
     `leave_out` sends a logged skip to the partition's site: partition, index, position.
@@ -200,7 +201,7 @@ class SiteEvents:
         return {
             "bundles": wanted,
             "catalog": code.newest,
-            "partitions": self._partitions_stated(),
+            "partitions": partitions_of(code.newest_value),
             "key_policy": asdict(self._boot.policy),
             "state_files": {str(p): state_path(self._directory, p) for p in partitions},
             "digest_rows": self._settings.digest_rows,
@@ -265,31 +266,14 @@ class SiteEvents:
         """The node cannot continue: calls under way are answered `outcome_unknown`, and none is accepted any more."""
         self._sequencer.failed(error)
 
-    def _partitions_stated(self) -> int | None:
-        return partitions_of(self._boot.code.newest_value)
-
     def plan(self) -> SitePlan:
-        catalogs = Catalogs()
-        versions = self._boot.code.by_version
+        """The same for a site in this process, which runs the application's own code."""
+        catalogs, versions = Catalogs(), self._boot.code.by_version
         catalogs.add_live(self._first_catalog, self._db, facts_of(versions[self._first_catalog]))
         for version, value in versions.items():
             if version > self._first_catalog:
                 catalogs.add_bundle(version, bundle_of(version, value), partitions=partitions_of(value))
-        skips = skips_by_partition(self._skips)
-        files = {p: state_path(self._directory, p) for p in range(self._settings.partitions)}
-        settings = self._settings
-        return SitePlan(
-            catalogs,
-            self._boot.catalog,
-            files,
-            self._boot.policy,
-            settings.digest_rows,
-            settings.wal_bytes_max,
-            skips,
-            settings.snapshot_deltas,
-            traceback_locals=settings.traceback_locals,
-            inline=True,
-        )
+        return SitePlan.of(self.hello(range(self._settings.partitions)), catalogs, inline=True)
 
 
 def _heard(told: queue.SimpleQueue[Reply]) -> bool:

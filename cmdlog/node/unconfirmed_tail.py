@@ -15,12 +15,11 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import SiteEvents
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.site_faults import SiteFault
-from cmdlog.node.sites.supervisor import ProcessSites
+from cmdlog.node.sites.supervisor import ProcessSites, SiteOwner
 from cmdlog.wal.errors import DiskFull, WalError, WriteFailed
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
-from procedures.execution.failure_trace import FailureTrace
 from replay.plan.node_plan import Plan
 
 _ERRORS: Final[Mapping[str, type[WalError]]] = {"disk_full": DiskFull, "io": WriteFailed}
@@ -54,8 +53,8 @@ def skips_behind(plan: Plan) -> list[tuple[int, int, int]]:
     return [skip for skip in skips if skip[1] > ends[skip[0]]]
 
 
-class _Owner:
-    """In the node's place (`cmdlog.node.sites.supervisor.SiteOwner`): feeds the entries, and a successor from where it starts."""
+class _Owner(SiteOwner):
+    """In the node's place: feeds the entries, and a successor from where it starts. Nothing else is asked of these sites."""
 
     def __init__(self, desk: SiteEvents, sites: ProcessSites, left: Mapping[int, Sequence[Record]], partitions: int) -> None:
         self._desk, self._sites, self._left, self._partitions = desk, sites, left, partitions
@@ -105,33 +104,10 @@ class _Owner:
     def broken(self, error: BaseException) -> None:
         self._ended.put(error)
 
-    def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None:
-        """Its successor is given the entries again."""
-
     def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
         """No call was accepted yet: the start fails with the reason, and is repeated when that is gone."""
         if fault is not None:
             self._ended.put(_ERRORS.get(fault.kind, WalError)(f"the site cannot run: {fault.message}"))
 
-    def hold(self, partitions: Sequence[int]) -> None:
-        """The start has failed by then."""
-
-    def let_go(self, partitions: Sequence[int]) -> None:
-        """The same."""
-
-    def give_up(self, partitions: Sequence[int], fault: SiteFault) -> None:
-        """Nobody waits."""
-
     def free_bytes(self) -> int:
         return self._desk.free_bytes()
-
-    def prepared(self, partition: int, report: dict[str, Any]) -> None:
-        """No change of tables is prepared here."""
-
-    def read_done(
-        self, partition: int, ident: int, *, as_of: int, status: int, body: bytes, traces: Sequence[FailureTrace]
-    ) -> None:
-        """Nothing is read here."""
-
-    def captured(self, ident: int, report: dict[str, Any]) -> None:
-        """Nothing is captured here."""

@@ -8,8 +8,8 @@ request gets the error that the key is used. (A node knows that such a key has s
 `cmdlog.node.placing.key_owners`.) With 2 partitions instead of 1, each key is in both; the other way round each exists once.
 
 Calls on all partitions were answered with a list of every partition's result. The list as it was is stored on the first
-partition, nothing on the others, and `cmdlog.node.placing.combine_replies` puts it together to the old answer. All partitions
-know the same of these calls.
+partition, nothing on the others, and `CombinedReplies` of `cmdlog.node.outcome` puts it together to the old answer. All
+partitions know the same of these calls.
 
 Rows keep what is left of their time: activity clocks differ between partitions, so the new ones are set to the highest, and the
 times of rows are moved with them. Floors are the highest of all: a key that one partition may have forgotten runs nowhere.

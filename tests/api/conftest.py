@@ -69,7 +69,7 @@ OLD_TXN = 1_700_000_000_250 << MILLIS_SHIFT  # of 2023-11-14T22:13:20.250Z
 
 @dataclass
 class FakeStaleReads:
-    """Stands in for `cmdlog.node.placing.stale_reads.StaleReads`: every state is an old one."""
+    """Stands in for `cmdlog.node.placing.local_calls.StaleReads`: every state is an old one."""
 
     node: FakeNode
 

@@ -12,7 +12,7 @@ import pytest
 
 from cmdlog.cli.disk_errors import write_output
 from cmdlog.file_lock import open_locked
-from cmdlog.node.scrub.scrub_progress import ScrubProgress, write_progress
+from cmdlog.node.scrub.scrub_progress import ScrubProgress
 from cmdlog.wal.directory.lock import refuse_link
 from cmdlog.wal.errors import WalError, WrongDirectory
 from cmdlog.wal.files import RealFiles
@@ -179,7 +179,7 @@ def test_files_beside_the_states_follow_no_link(tmp_path: Path) -> None:
     (state / "p0000.sqlite").touch()
     Trust(RealFiles(), str(tmp_path)).grant(0)
     write_speeds(str(state), {})
-    write_progress(str(state), ScrubProgress())
+    ScrubProgress().save(str(state), [])
     assert {path.name for path in state.iterdir()} == {"p0000.sqlite", "trust.json", "scrub.json", "speeds.json"}
     assert not any(path.is_symlink() for path in state.iterdir())
     assert (tmp_path / "victim").read_text() == "kept"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -15,9 +16,10 @@ from cmdlog.cluster.copying.log_sums import SumsRequest
 from cmdlog.member.rejoin.life_end import CopyNeeded
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import NotReady
-from cmdlog.node.scrub.cluster_peers import TURN_S
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES
-from cmdlog.node.scrub.reader_process import ReaderProcess, SliceRead
+from cmdlog.node.scrub.file_scan import Scanned, SliceOrder
+from cmdlog.node.scrub.log_comparison import TURN_S
+from cmdlog.node.scrub.scrub_reader import ScrubReader
 from tests.member.members import Members, members, number_of
 from tests.node.rig import send
 from tests.node.scrubbed import FAR, run_pass, scrub_of
@@ -95,13 +97,13 @@ def test_logs_are_compared_and_the_one_that_differs_is_copied_anew(three: Member
     follower = three.followers()[0]
     compared = compare(follower)
     assert (compared["nodes"], compared["ranges"], compared["differing"]) == ([1, 2, 3], 1, [])
-    read = ReaderProcess.read
+    read = ScrubReader.read
 
-    def read_other(reader: ReaderProcess, order: object) -> SliceRead:
-        found = read(reader, order)  # type: ignore[arg-type]
-        return SliceRead(found.scanned, [(g, n, None if value is None else value ^ 1) for g, n, value in found.sums])
+    def read_other(reader: ScrubReader, order: SliceOrder) -> Scanned:
+        found = read(reader, order)
+        return replace(found, sums=[(g, n, None if value is None else value ^ 1) for g, n, value in found.sums])
 
-    monkeypatch.setattr(ReaderProcess, "read", read_other)
+    monkeypatch.setattr(ScrubReader, "read", read_other)
     mine = number_of(follower)
     run_pass(scrub_of(follower))  # it may have been under way
     assert compare(follower)["differing"] == [{"group": 0, "indexes": [1, RANGE_ENTRIES - 1], "nodes": [mine]}]

@@ -14,8 +14,8 @@ from typing import Any
 
 from cmdlog.node.background.running_work import Work
 from cmdlog.node.deploying import deployer
+from cmdlog.node.sequencing.block_builder import Opening
 from cmdlog.node.sequencing.intake import Intake
-from cmdlog.node.sequencing.opening import Opening
 from cmdlog.node.sites.inline_sites import InlineSites
 from tests.node.deployed import MIGRATION, RENAMED, make_version
 from tests.node.rig import ask, open_node

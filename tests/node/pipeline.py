@@ -12,8 +12,7 @@ import orjson
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome, Done, Reply
 from cmdlog.node.sequencing.log_feed import SequencerStart
-from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
-from cmdlog.node.sequencing.pipeline_set import LogControls
+from cmdlog.node.sequencing.partition_pipeline import Limits, LogControls, PartitionPipeline
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.errors import Wedged

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from cmdlog.node.sites import channel as channel_module
-from cmdlog.node.sites.channel import Channel
+from cmdlog.node.sites.channel import Channel, LoopReader, ThreadReader
 from cmdlog.node.sites.frames import FrameKind, FrameReader, encode_frame
-from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 from tests.waiting import PATIENCE_S, wait_for
 
 WAIT_S = PATIENCE_S
@@ -183,7 +182,7 @@ def test_word_left_by_many_never_blocks_the_reader() -> None:
 
     def flood() -> None:
         for n in range(5000):
-            reader._soon(lambda n=n: seen.append(n))  # type: ignore[misc]
+            reader._soon(seen.append, n)
 
     reader._soon(flood)
     wait_for(lambda: len(seen) == 5000)

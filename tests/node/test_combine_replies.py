@@ -8,8 +8,7 @@ import threading
 import orjson
 import pytest
 
-from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
-from cmdlog.node.placing.combine_replies import CombinedReplies
+from cmdlog.node.outcome import CallOutcome, CombinedReplies, NotReady, Reply, UnknownOutcome
 
 OK = [CallOutcome(0, 5, b'"a"'), CallOutcome(0, 9, b"2"), CallOutcome(0, 7, b"null")]
 

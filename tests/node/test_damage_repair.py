@@ -11,9 +11,9 @@ import pytest
 
 from cmdlog.node.scrub.damage_repair import LOG_ROUNDS, RETRY_S, DamageRepair, RepairHooks
 from cmdlog.node.scrub.file_scan import Damage, ScrubKind
-from cmdlog.node.scrub.finding import Findings, ScrubFinding
-from cmdlog.node.scrub.reader_process import ReadingFailed
 from cmdlog.node.scrub.scrub_plan import ScrubItem
+from cmdlog.node.scrub.scrub_progress import Findings, ScrubFinding
+from cmdlog.node.scrub.scrub_reader import ReadingFailed
 from cmdlog.wal.errors import DiskFull
 from snapshot.errors import SnapshotFailed
 from tests.node.test_log_comparison import FakePeers
@@ -152,7 +152,7 @@ def test_a_member_whose_segment_is_needed_by_others_is_copied() -> None:
 def test_a_member_is_copied_once_a_quorum_is_safe_and_it_is_its_turn() -> None:
     """Entries that differ from the majority's: until then nothing is done, and nothing else would help."""
     peers = FakePeers({2: {}, 3: {}})
-    peers.safe, peers.turn_s = False, 2 * RETRY_S
+    peers.safe, peers.turn = False, 2 * RETRY_S
     node = FakeNode(peers)
     node.find("entries", "group-0-from-1", "/node/log")
     node.repair.advance(1.0)

@@ -6,7 +6,8 @@ from typing import Any, cast
 import pytest
 
 from cmdlog.node.outcome import NotReady
-from cmdlog.node.placing.local_calls import BoundCode, LocalCalls
+from cmdlog.node.placing.local_calls import LocalCalls
+from cmdlog.node.placing.router import BoundCode
 from cmdlog.node.readiness import Readiness
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from tests.node.apps import faulty, newer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from cmdlog.node.sequencing.log_wakeup import LogWakeup
+from cmdlog.node.placing.local_calls import LogWakeup
 from cmdlog.wal.errors import WalError
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from cmdlog.node.outcome import CallOutcome, CallRefused, CodeChanged, Done, Durability, Overloaded, Reply
 from cmdlog.node.placing.key_owners import make_owners
-from cmdlog.node.placing.router import Placed, Router
+from cmdlog.node.placing.router import BoundCode, Placed, Router
 from cmdlog.node.sequencing.flight import CallRow
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route, make_routes
@@ -72,7 +71,7 @@ class Setting:
         sequencer: Any = self.sequencer
         keys = make_owners(settings, lambda: 0.0)
         meter = StageTimings([route.name for route in ROUTES.values()], partitions=PARTITIONS)
-        self.router = Router(settings, sequencer, keys, meter, SimpleNamespace(routes=ROUTES))
+        self.router = Router(settings, sequencer, keys, meter, BoundCode(db, meter, catalog=1))
         self.replies: dict[int, Reply] = {}
 
     def call(self, number: int, fields: tuple[Route, list[Any], bytes, Durability | None]) -> Placed:

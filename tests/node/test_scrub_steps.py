@@ -15,10 +15,9 @@ from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.scrub.damage_repair import RepairHooks
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES
 from cmdlog.node.scrub.file_scan import Damage, Scanned, SliceOrder
-from cmdlog.node.scrub.reader_process import ReadingFailed, SliceRead
 from cmdlog.node.scrub.scrub_plan import ScrubItem, ScrubPlan
+from cmdlog.node.scrub.scrub_reader import ReadingFailed, ScrubReader
 from cmdlog.node.scrub.scrubber import FIRST_AFTER_S, RETRY_S, Scrubber
-from cmdlog.node.scrub.segment_mend import MendOrder
 from cmdlog.node.settings import Settings
 from cmdlog.wal.files import RealFiles
 from tests.node.test_log_comparison import A, B, FakePeers
@@ -29,10 +28,11 @@ RATE = 1 << 20
 SIZE = 5 << 19  # of a file: two slices and a half
 
 
-class FakeReader:
+class FakeReader(ScrubReader):
     """Files of `SIZE` bytes; `bad` ones end in damage, `gone` ones are not there any more."""
 
     def __init__(self) -> None:
+        super().__init__("")
         self.orders: list[SliceOrder] = []
         self.bad: set[str] = set()
         self.gone: set[str] = set()
@@ -40,26 +40,20 @@ class FakeReader:
         self.rests = 0
         self.sums: dict[str, list[tuple[int, int, int | None]]] = {}
 
-    def read(self, order: SliceOrder) -> SliceRead:
+    def read(self, order: SliceOrder) -> Scanned:
         if self.broken:
             raise ReadingFailed("no process")
         self.orders.append(order)
         if order.path in self.gone:
-            return SliceRead(Scanned(0, gone=True), [])
+            return Scanned(0, gone=True)
         done = (order.at or {"offset": 0})["offset"] + min(order.bytes_max, SIZE)
         if done < SIZE:
-            return SliceRead(Scanned(order.bytes_max, {"offset": done}), [])
+            return Scanned(order.bytes_max, {"offset": done})
         damage = Damage("bad", order.path, 17) if order.path in self.bad else None
-        return SliceRead(Scanned(order.bytes_max - (done - SIZE), damage=damage), self.sums.get(order.path, []))
-
-    def mend(self, order: MendOrder) -> str:
-        return ""
+        return Scanned(order.bytes_max - (done - SIZE), damage=damage, sums=self.sums.get(order.path, []))
 
     def rest(self) -> None:
         self.rests += 1
-
-    def stop(self) -> None:
-        pass
 
 
 class Rig:

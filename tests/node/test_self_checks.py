@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cmdlog.node.scrub.file_scan import SliceOrder
-from cmdlog.node.scrub.reader_process import ReaderProcess, ReadingFailed
+from cmdlog.node.scrub.scrub_reader import ReadingFailed, ScrubReader
 from tests.node.rig import open_node
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ def test_all_checks_begin_and_end_with_the_node(tmp_path: Path) -> None:
     assert {"drill", "state_check", "scrub"} <= set(node.status())
     node.close()
     checks.stop()
-    reader = ReaderProcess(str(tmp_path))
+    reader = ScrubReader(str(tmp_path))
     reader.stop()
     with pytest.raises(ReadingFailed, match="stopping"):
         reader.read(SliceOrder("snapshot", str(tmp_path), 1))

@@ -14,20 +14,9 @@ from cmdlog.child_process import ChildProcess
 from cmdlog.node.sites import site_child
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
-from cmdlog.node.sites.site_child import (
-    BUSY,
-    HANDLED,
-    INDEX,
-    NO_CALL,
-    PARTITION,
-    POSITION,
-    PROGRESS_BYTES,
-    READ,
-    NotStarted,
-    SiteChild,
-)
+from cmdlog.node.sites.site_child import NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import FULL, SiteFault
-from cmdlog.node.sites.site_progress import SiteStall
+from cmdlog.node.sites.site_progress import BUSY, HANDLED, INDEX, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ, SiteStall
 
 
 class Ended:

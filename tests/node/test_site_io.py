@@ -12,9 +12,8 @@ from threading import Thread
 import pytest
 import uvloop
 
-from cmdlog.node.sites.channel import Channel
+from cmdlog.node.sites.channel import Channel, LoopReader, ThreadReader
 from cmdlog.node.sites.frames import FrameKind, encode_frame
-from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 from tests.waiting import PATIENCE_S
 
 Reader = LoopReader | ThreadReader

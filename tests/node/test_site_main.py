@@ -12,10 +12,10 @@ import orjson
 import pytest
 
 from cmdlog.node.sites.frames import FrameKind, FrameReader, encode_frame
-from cmdlog.node.sites.site_child import BUSY, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ
 from cmdlog.node.sites.site_executor import Site
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.sites.site_main import SiteProcess
+from cmdlog.node.sites.site_progress import BUSY, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ
 from cmdlog.wal.format.record import Record, RecordKind, encode_json, encode_record
 from procedures.errors import EnvironmentFault
 from snapshot.capture.capture import IDLE_PAUSE_S

@@ -16,8 +16,9 @@ from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, NotReady, UnknownOutcome
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind
-from cmdlog.node.sites.site_child import BUSY, NotStarted, SiteChild
+from cmdlog.node.sites.site_child import NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.node.sites.site_progress import BUSY
 from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind

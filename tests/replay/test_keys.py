@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cmdlog.node.outcome import CallOutcome, Reply
-from cmdlog.node.placing.combine_replies import CombinedReplies
+from cmdlog.node.outcome import CallOutcome, CombinedReplies, Reply
 from procedures.idempotency.key_table import Figures, KeyTable, stored_keys
 from procedures.idempotency.known_outcome import KeyPolicy, time_mark
 from procedures.storage.state import PartitionState

@@ -9,8 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from cmdlog.node.outcome import CallOutcome, Reply
-from cmdlog.node.placing.combine_replies import CombinedReplies
+from cmdlog.node.outcome import CallOutcome, CombinedReplies, Reply
 from procedures.idempotency.key_table import Figures
 from procedures.idempotency.known_calls import KnownCalls
 from procedures.idempotency.known_outcome import Fresh, KeyPolicy, Status, key_fingerprint

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from cmdlog.node.deploying.load_check import NotReplayable, check_loads, own_folders
 from cmdlog.node.settings import Settings
-from cmdlog.node.sites.site_child import NotStarted, SiteChild
-from cmdlog.node.sites.supervisor import await_first, spread
+from cmdlog.node.sites.site_child import NotStarted, SiteChild, await_first
+from cmdlog.node.sites.supervisor import spread
 from procedures.code.bundle import Bundle, bundle_of
 from procedures.errors import BundleError
 

@@ -15,8 +15,8 @@ from cmdlog.node.assembly import NodeGround, NodeParts
 from cmdlog.node.deploying.code_change import Entries, NewCode, Steps, Wait, await_applied, schema_entries
 from cmdlog.node.deploying.deploy_errors import BundleRefused
 from cmdlog.node.outcome import LogFullRefusal
+from cmdlog.node.sequencing.block_builder import size_of
 from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES
-from cmdlog.node.sequencing.opening import size_of
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.wal.format.block import block_bytes
 from cmdlog.wal.format.record import RecordKind, encode_json

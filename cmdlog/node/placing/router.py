@@ -7,20 +7,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
-from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, CodeChanged, Done, Durability, Reply, UnknownOutcome
-from cmdlog.node.placing.combine_replies import CombinedReplies
+from cmdlog.node.outcome import (
+    CallOutcome,
+    CallRefused,
+    CallTooLarge,
+    CodeChanged,
+    CombinedReplies,
+    Done,
+    Durability,
+    Reply,
+    UnknownOutcome,
+)
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL
 from cmdlog.node.sequencing.flight import CallRow
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
-from cmdlog.node.slot_map import Route, SlotMap, follow_route
+from cmdlog.node.slot_map import Route, SlotMap, follow_route, make_routes
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.format.batch import NO_KEY
+from procedures import Database
 from procedures.idempotency.known_outcome import KEY_BYTES, REFUSALS, SESSION_REFUSALS, Status
 from procedures.idempotency.session_calls import SENT
 from procedures.wire.sent_request import call_text
@@ -39,11 +49,18 @@ Encoded = tuple[Route, int, bytes, bytes, Done, Durability | None]
 """Route, partition (-1 for all), parameters as a batch takes them, key, done, durability: a call as another node has bound it."""
 
 
-class BoundRoutes(Protocol):
-    """See `cmdlog.node.placing.local_calls.BoundCode`."""
+class BoundCode:
+    """What calls are bound to now: the procedures of one version of the code. Any thread."""
 
-    @property
-    def routes(self) -> Mapping[str, Route]: ...
+    def __init__(self, db: Database, meter: StageTimings, *, catalog: int) -> None:
+        """`catalog`: the version; 0 where the calls of every version run."""
+        self.db, self._meter = db, meter
+        self.routes: Mapping[str, Route] = make_routes(db, catalog)
+
+    def bind(self, db: Database, catalog: int = 0) -> None:
+        """Calls are bound to this code from now on."""
+        self._meter.serve_procedures([procedure.name for procedure in db.procedure_list])
+        self.db, self.routes = db, make_routes(db, catalog)
 
 
 class Router:
@@ -55,7 +72,7 @@ class Router:
         sequencer: Sequencer,
         keys: KeyOwners,
         meter: StageTimings,
-        bound: BoundRoutes,
+        bound: BoundCode,
     ) -> None:
         """`bound`: the code that calls are bound to now."""
         self._bound, self.keys = bound, keys

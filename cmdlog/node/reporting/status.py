@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cmdlog.cluster.membership.operator_desk import OperatorDesk
-from cmdlog.node.assembly import NodeGround, NodeParts
-from cmdlog.node.scrub.self_checks import SelfChecks
+from cmdlog.node.assembly import NodeGround, NodeParts, SelfChecks
 from cmdlog.node.sites.site_progress import SiteStall, describe_stall
 from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory

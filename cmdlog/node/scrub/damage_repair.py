@@ -27,9 +27,9 @@ from typing import Any, Final
 import structlog
 
 from cmdlog.node.background.quarantine_moves import quarantine_path
-from cmdlog.node.scrub.finding import Findings, ScrubFinding
 from cmdlog.node.scrub.log_comparison import ScrubPeers
-from cmdlog.node.scrub.reader_process import ReadingFailed
+from cmdlog.node.scrub.scrub_progress import Findings, ScrubFinding
+from cmdlog.node.scrub.scrub_reader import ReadingFailed
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from snapshot.archive_layout import MANIFEST_SUFFIX, manifest_path

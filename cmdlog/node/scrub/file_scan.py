@@ -10,7 +10,7 @@ whether that was to be. Only CRC-32C is compared, not the SHA-256 that is stated
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -67,6 +67,7 @@ class Scanned:
     at: At | None = None
     damage: Damage | None = None
     gone: bool = False
+    sums: Sequence[tuple[int, int, int | None]] = ()  # that came and went since the slice before: group, range, sum
 
 
 @dataclass(frozen=True, slots=True)

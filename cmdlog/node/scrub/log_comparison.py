@@ -8,14 +8,26 @@ majority agrees it is reported and nobody is blamed. A peer that has not read a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final
 
 import structlog
 
-from cmdlog.cluster.copying.log_sums import RANGES_MAX
+from cmdlog.cluster.cluster_file import MemberAddress
+from cmdlog.cluster.copying.copy_client import CopyClient, SourceLost
+from cmdlog.cluster.copying.copy_values import CopyRefused
+from cmdlog.cluster.copying.log_sums import RANGES_MAX, SumsRequest
+from cmdlog.cluster.replication import Replication
+from cmdlog.cluster.transport.handshake import HelloCredentials
+from cmdlog.cluster.transport.peer_network import PeerNetwork
+from cmdlog.cluster.transport.peer_transport import Address, PeerTls
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES, RangeSums, range_end
+from cmdlog.raft.configuration import Configuration, NodeId
+from cmdlog.raft.multi_raft import RaftGroups
+from cmdlog.raft.quorum import has_quorum
+
+TURN_S: Final = 30.0  # between two nodes that find damage at the same moment: the second one sees that the first has gone
 
 log = structlog.get_logger("cmdlog.scrub")
 
@@ -34,35 +46,83 @@ class SumVerdict:
         return max(1, self.range * RANGE_ENTRIES), range_end(self.range)
 
 
-class ScrubPeers(Protocol):
-    """The cluster, as the scrub of one of its members needs it. Called by the scrub's thread alone."""
+@dataclass(frozen=True, slots=True)
+class ScrubGroup:
+    """A group of consensus, as this node knows it."""
 
-    node: int  # this one
+    configuration: Configuration
+    committed: int  # the last entry that is known to be committed and that this node has durably
+
+
+class ScrubPeers:
+    """The cluster, as the scrub of one of its members needs it: the peers' sums come by the channel for copies.
+
+    A question at a time, over a connection of its own that is closed again: a comparison takes place once in a pass. Called by
+    the scrub's thread alone.
+    """
+
+    def __init__(
+        self,
+        credentials: HelloCredentials,
+        driver: Replication,
+        network: PeerNetwork,
+        members: Callable[[], Iterable[MemberAddress]],
+        *,
+        want_copy: Callable[[str], None],
+        tls: PeerTls | None = None,
+    ) -> None:
+        """`members` are those of the roll. `want_copy`: this node is to be copied from its peers, for this reason."""
+        self.node = int(credentials.me.node)  # this one
+        self._credentials, self._driver, self._network, self._members, self._tls = credentials, driver, network, members, tls
+        self.want_copy = want_copy
+
+    def groups(self) -> dict[int, ScrubGroup]:
+        """Every group of the running member."""
+
+        def look_at_all(groups: RaftGroups) -> dict[int, ScrubGroup]:
+            found = {int(group): core.status() for group, core in groups.cores.items()}
+            return {group: ScrubGroup(of.configuration, min(of.commit, of.durable)) for group, of in found.items()}
+
+        looked: dict[int, ScrubGroup] = self._driver.ask_groups(look_at_all)
+        return looked
+
+    def addresses(self) -> dict[int, Address]:
+        """Of the members, this one too."""
+        return {member.node: member.peer for member in self._members()}
+
+    def connected(self) -> set[int]:
+        """Peers that both hear and are heard."""
+        peers = self._network.status().peers
+        return {int(p.node) for p in peers if p.connected_since_s is not None and p.calls_since_s is not None}
 
     def others(self) -> Sequence[int]:
-        """The other voters, ascending."""
-        ...
+        """The other voters of any group that are reached at a known address, ascending."""
+        known = self.addresses()
+        voters = {node for of in self.groups().values() for node in of.configuration.voters}
+        return sorted(int(node) for node in voters if node != self.node and node in known)
 
     def committed(self) -> Mapping[int, int]:
         """The last entry of each group that is known here to be committed."""
-        ...
+        return {group: of.committed for group, of in self.groups().items()}
 
     def ask_sums(self, node: int, group: int, *, first: int, last: int) -> RangeSums:
         """What the peer knows of these ranges. Raises: OSError, when it cannot be asked."""
-        ...
+        try:
+            with CopyClient(self._credentials, node, self.addresses()[node], tls=self._tls) as client:
+                return client.ask_sums(SumsRequest(group, first, last, RANGE_ENTRIES)).sums
+        except (SourceLost, CopyRefused) as error:
+            raise OSError(str(error)) from error
 
     def quorum_is_safe(self) -> bool:
         """Whether the others could serve without this node for as long as a copy takes."""
-        ...
+        live = {NodeId(node) for node in self.connected()} - {NodeId(self.node)}
+        return all(has_quorum(of.configuration, live) for of in self.groups().values())
 
     @property
     def turn_s(self) -> float:
         """How long this node waits after a finding, so that two nodes do not go at the same moment."""
-        ...
-
-    def want_copy(self, reason: str) -> None:
-        """This node is to be copied from its peers and starts again for that. Repeating it does nothing."""
-        ...
+        everybody = sorted({self.node, *self.others()})
+        return TURN_S * everybody.index(self.node)
 
 
 def judge_sums(by_node: Mapping[int, Mapping[int, RangeSums]], *, voters: int) -> list[SumVerdict]:

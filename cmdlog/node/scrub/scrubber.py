@@ -26,11 +26,10 @@ from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.scrub.damage_repair import DamageRepair, RepairHooks
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES, range_end
 from cmdlog.node.scrub.file_scan import Damage, Scanned, SliceOrder
-from cmdlog.node.scrub.finding import Findings, ScrubFinding
 from cmdlog.node.scrub.log_comparison import LogComparison, ScrubPeers, SumVerdict
-from cmdlog.node.scrub.reader_process import ReadingFailed, SliceReader
 from cmdlog.node.scrub.scrub_plan import ScrubItem, ScrubPlan, items_left, last_names
-from cmdlog.node.scrub.scrub_progress import ScrubPass, read_progress
+from cmdlog.node.scrub.scrub_progress import Findings, ScrubFinding, ScrubPass, read_progress
+from cmdlog.node.scrub.scrub_reader import ReadingFailed, ScrubReader
 from cmdlog.node.settings import Settings
 
 SLICE_BYTES: Final = 1 << 20  # read with one order
@@ -54,7 +53,7 @@ class Scrubber:
         settings: Settings,
         folder: str,
         *,
-        reader: SliceReader,
+        reader: ScrubReader,
         repair: RepairHooks,
         work: RunningWork,
         now: float,
@@ -167,16 +166,16 @@ class Scrubber:
         item = self._items[0]
         order = self._order_for(item, under_way)
         try:
-            read = self.reader.read(order)
+            scanned = self.reader.read(order)
         except ReadingFailed as error:
             self._note_problem(str(error))
             return RETRY_S
         self._problem = ""
-        self._take_sums(read.sums)
-        self._take_slice(item, read.scanned, under_way)
+        self._take_sums(scanned.sums)
+        self._take_slice(item, scanned, under_way)
         if self._now - self._saved_at >= SAVE_EVERY_S:
             self._save()
-        return read.scanned.bytes / self._bytes_per_s
+        return scanned.bytes / self._bytes_per_s
 
     def _begin_pass(self) -> ScrubPass:
         items = self._plan.list_items()

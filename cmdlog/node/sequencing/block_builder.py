@@ -1,12 +1,20 @@
-"""What goes into the next block: open calls become batches, with numbers, transaction ids and bytes.
+"""What goes into the next block: what the start adds, open calls as batches, and control records that ride along.
 
 One rule: under the sequencer's lock, in the log's turn, and in a stated order: control entries first, then every stream's
-batches, then at most one multi-partition call, in all streams or in none.
+batches, then at most one multi-partition call, in all streams or in none; control records take what they leave.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import orjson
+
 from cmdlog.node.clock import HybridClock
+from cmdlog.node.outcome import Done
 from cmdlog.node.sequencing.flight import (
     BATCH_OVERHEAD_BYTES,
     CALL_OVERHEAD_BYTES,
@@ -14,13 +22,18 @@ from cmdlog.node.sequencing.flight import (
     MultiPartitionStep,
     Pending,
 )
-from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
-from cmdlog.node.sequencing.pipeline_set import PipelineSet
-from cmdlog.wal.format.block import RECORD_ALIGN
+from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline, PipelineSet
+from cmdlog.wal.format.block import HEADER, RECORD_ALIGN, SECTOR_BYTES
 from cmdlog.wal.format.call_places import places_bytes_max
+from cmdlog.wal.format.record import RecordKind, encode_commit_mark
 from cmdlog.wal.ids import MULTI_PARTITION, TxnId
 
+MARKS_EVERY_S: Final = 0.05  # commit marks and closed TxnIds of all streams, while the log is written
+
 Taken = list[tuple[PartitionPipeline, Flight]]
+Note = tuple[bytes, Callable[[], None] | None]  # a control record, and what is called when it is durable
+Entry = tuple[int, RecordKind, dict[str, Any]]  # partition, kind and value of a control entry
+Placed = tuple[int, tuple[RecordKind, dict[str, Any], Done]]  # partition, and the entry as its stream keeps it
 
 
 class BlockBuilder:
@@ -130,3 +143,159 @@ class BlockBuilder:
             self.short = True
             return None
         return source.split(limits.batch_calls_max, bytes_max)
+
+
+class ControlRecords:
+    """What rides along: digests, snapshot marks and commit marks. `due` asks for a block though no calls bring one.
+
+    They cost no sync of their own while calls bring blocks; an idle node gives them one.
+    """
+
+    __slots__ = ("_marks_at", "_room_bytes", "_waiting", "due")
+
+    def __init__(self, *, room_bytes: Callable[[], int]) -> None:
+        self._room_bytes = room_bytes  # that the log has for them: they never take the last of its reserve
+        self._waiting: deque[Note] = deque()
+        self._marks_at = 0.0
+        self.due = False
+
+    @property
+    def fit(self) -> bool:
+        """Whether the log has room for a block of them."""
+        return self._room_bytes() >= SECTOR_BYTES
+
+    @property
+    def wanted(self) -> bool:
+        """They are due, and have room."""
+        return self.due and self.fit
+
+    def put(self, record: bytes, done: Callable[[], None] | None) -> None:
+        self._waiting.append((record, done))
+
+    def find_due(self, streams: Iterable[PartitionPipeline]) -> bool:
+        """Whether anything has to be written to the log; it is `due` then."""
+        self.due = bool(self._waiting) or any(stream.marked_index < stream.durable_index for stream in streams)
+        return self.due
+
+    def take_records(self, block_bytes: int) -> list[Note]:
+        """Those for the next block, in half of its room, or one in all of it; the rest follows in a block after.
+
+        One that the rest of the segment is too short for waits: nothing that could wait for a free segment is taken.
+        """
+        taken: list[Note] = []
+        log_bytes = self._room_bytes() if self._waiting else 0
+        if log_bytes < SECTOR_BYTES:
+            return taken
+        room_bytes = min(block_bytes, log_bytes - HEADER.bytes)
+        if len(self._waiting[0][0]) > room_bytes:
+            return taken
+        total, bytes_max = 0, min(block_bytes // 2, room_bytes)
+        while self._waiting and (not taken or total + len(self._waiting[0][0]) <= bytes_max):
+            taken.append(self._waiting.popleft())
+            total += len(taken[-1][0]) + RECORD_ALIGN
+        return taken
+
+    def put_back(self, notes: list[Note]) -> None:
+        """The block that they were taken for was not made."""
+        self._waiting.extendleft(reversed(notes))
+
+    def taken(self) -> None:
+        """A block has them; what is left wants the next one."""
+        self.due = bool(self._waiting)
+
+    def commit_marks(self, streams: Iterable[PartitionPipeline], *, closed: TxnId) -> list[bytes]:
+        """Of every stream, every MARKS_EVERY_S while blocks are written, and once more when the node is idle.
+
+        A one-voter group has committed what is durable, so marks add nothing new: they are there for readers of the log.
+        """
+        now = time.monotonic()
+        if not self.due and now - self._marks_at < MARKS_EVERY_S:
+            return []
+        self._marks_at = now
+        marks = []
+        for stream in streams:
+            stream.mark_committed()
+            marks.append(
+                encode_commit_mark(partition=stream.partition, term=stream.term, commit=stream.durable_index, closed_txn=closed)
+            )
+        return marks
+
+
+class Opening:
+    """What a start adds to the log before its first entry. `add` and `waits_for_room` take the lock, all else is called under it.
+
+    It takes ordinary room only. The reserve is for getting out of a full log, and a start that used it up, time after time, would
+    leave a log that nothing gets out.
+
+    Hard states (the term of this start) ride in the first block that is written at all: a start that has nothing to say writes
+    nothing. *Changes* (code, environment, configuration, tables) get a block of their own as soon as there is room for them, and
+    no call is taken before it. Until then the node serves reads with the code it has, and snapshots make room.
+
+    That a term is only raised with the first block is enough for "no index is given twice in one term": the hard state file has
+    the term, durable, before that block is written (`Log._settle`), so it is known even when the block is cut.
+    """
+
+    def __init__(self, terms: Sequence[bytes], pipelines: PipelineSet) -> None:
+        self._pipelines, self._lock = pipelines, pipelines.lock
+        self._terms = list(terms)
+        self._records: deque[bytes] = deque()
+        self._entries: list[Entry] = []
+        self._done: Callable[[], None] = lambda: None
+        self.waits = False  # changes have been stated, and are not taken yet
+        self.tables_wait = False  # some of them are of tables: a procedure cannot read before
+        self.terms_bytes = size_of(terms)  # 0 once they are written
+        self.bytes = self.terms_bytes  # that the log has to take before any call
+
+    def add(self, records: Sequence[bytes], entries: Sequence[Entry], *, done: Callable[[], None]) -> None:
+        """Changes: records of the cluster group, then entries of partitions. `done` is called when all of them are durable."""
+        with self._lock:
+            self._records, self._entries, self._done = deque(records), list(entries), done
+            self.waits, self.tables_wait = bool(records or entries), bool(entries)
+            entries_bytes = sum([len(orjson.dumps(value)) + BATCH_OVERHEAD_BYTES for _, _, value in entries])
+            self.bytes = self.terms_bytes + size_of(records) + entries_bytes
+        self._pipelines.wake_log()
+
+    @property
+    def waits_for_room(self) -> bool:
+        """The log has no ordinary room for the changes, so calls are refused until it has."""
+        with self._lock:
+            return self.waits and not self.fits
+
+    @property
+    def fits(self) -> bool:
+        """Whether the log has ordinary room for what is left."""
+        return self._pipelines.log.room_bytes() >= self.bytes
+
+    def take_terms(self) -> list[bytes]:
+        """The hard states, for the first block; [] for every later one."""
+        terms, self._terms = self._terms, []
+        self.bytes -= self.terms_bytes
+        self.terms_bytes = 0
+        return terms
+
+    def take_records(self, bytes_max: int) -> tuple[list[bytes], list[Placed], list[Callable[[], None]]]:
+        """What the next block gets: records, with the last of them the entries, and the callbacks for when they are durable."""
+        records = self.take_terms()
+        total = size_of(records)
+        while self._records and (not records or total + len(self._records[0]) + RECORD_ALIGN <= bytes_max):
+            record = self._records.popleft()
+            records.append(record)
+            total += len(record) + RECORD_ALIGN
+            self.bytes -= len(record) + RECORD_ALIGN
+        if self._records:
+            return records, [], []
+        self.waits, self.tables_wait, self.bytes = False, False, 0
+        if not self._entries:
+            return records, [], [self._done]
+        return records, self._placed(), []
+
+    def _placed(self) -> list[Placed]:
+        """The entries; entries become durable in order, so the last one speaks for all."""
+        last = len(self._entries) - 1
+        dones: list[Done] = [lambda _reply: None] * last + [lambda _reply: self._done()]
+        return [(partition, (kind, value, done)) for (partition, kind, value), done in zip(self._entries, dones, strict=True)]
+
+
+def size_of(records: Sequence[bytes]) -> int:
+    """At most what the records take in a block's body."""
+    return sum([len(record) + RECORD_ALIGN for record in records])

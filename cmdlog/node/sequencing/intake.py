@@ -7,15 +7,15 @@ is not placed at all. Both are decided under the lock of the pipelines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cmdlog.node.outcome import CallRefused, CallTooLarge, CodeChanged, Done, MigratingRefusal, UnknownOutcome, when_all
 from cmdlog.node.sequencing.admission import Admission, Closed
-from cmdlog.node.sequencing.block_builder import BlockBuilder
+from cmdlog.node.sequencing.block_builder import BlockBuilder, Opening
 from cmdlog.node.sequencing.flight import CALL_OVERHEAD_BYTES, CallRow, Pending
-from cmdlog.node.sequencing.opening import Opening
-from cmdlog.node.sequencing.pipeline_set import PipelineSet, group_calls
+from cmdlog.node.sequencing.partition_pipeline import PipelineSet
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS
 
@@ -46,7 +46,7 @@ class Intake:
 
     def add_many(self, calls: Sequence[CallRow], *, catalog: int = 0) -> None:
         """Places calls (partition, procedure, params, key, done, lax) in order, all or none; as `add`. Raises: CallRefused."""
-        now, by_partition = self._pipelines.now(), group_calls(calls)
+        now, by_partition = self._pipelines.now(), _group_calls(calls)
         with self._lock:
             self._check_bound(catalog)
             self._admit(by_partition, len(calls), sum([len(call[2]) for call in calls]) + CALL_OVERHEAD_BYTES * len(calls))
@@ -149,3 +149,13 @@ class Intake:
     def _admit(self, partitions: Iterable[int], calls: int, size_bytes: int) -> None:
         overhead_bytes = self._builder.step_overhead_bytes + self._opening.bytes
         self._admission.admit(partitions, calls, size_bytes, overhead_bytes=overhead_bytes)
+
+
+def _group_calls(calls: Sequence[CallRow]) -> Mapping[int, Sequence[CallRow]]:
+    """Each partition's, in their order; usually all are of one."""
+    if len({call[0] for call in calls}) == 1:
+        return {calls[0][0]: calls}
+    found = defaultdict[int, list[CallRow]](list)
+    for call in calls:
+        found[call[0]].append(call)
+    return found

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 
 from cmdlog.node.outcome import CallOutcome, Done, Reply
 from cmdlog.node.sequencing.admission import Admission
-from cmdlog.node.sequencing.block_builder import BlockBuilder, Taken
-from cmdlog.node.sequencing.control_records import ControlRecords
-from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, Flight, answer
-from cmdlog.node.sequencing.opening import Opening, size_of
-from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, TakenBlock
-from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.node.sequencing.block_builder import BlockBuilder, ControlRecords, Opening, Taken, size_of
+from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, EXECUTED, Flight, answer
+from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.telemetry.stage_timings import StageTimings
 
@@ -31,6 +28,28 @@ class SequencerStart:
     block: int
     terms: Sequence[bytes] = ()
     votes_alone: bool = True  # what is durable here is committed
+
+
+@dataclass(slots=True)
+class TakenBlock:
+    """What one `take` handed to the log."""
+
+    flights: Taken
+    note_dones: list[Callable[[], None]]
+
+    def mark_taken(self, now: float) -> tuple[bool, bool]:
+        """The log has it now; whether some wait until it is durable, and whether some do not."""
+        waits, lax = bool(self.note_dones), False
+        for _, flight in self.flights:
+            flight.mark_taken(now)
+            waits, lax = waits or flight.strict, lax or flight.lax_calls > 0
+        return waits, lax
+
+    def drop(self) -> tuple[list[Done], list[int]]:
+        """Who waits until it is durable, for entries and for the answers of batches that were executed; their procedures."""
+        executed = [flight for _, flight in self.flights if flight.stage is EXECUTED]
+        procedures = [procedure for flight in executed for procedure in flight.of_waiting(flight.procedures)]
+        return [done for _, flight in self.flights for done in flight.drop_callers()], procedures
 
 
 class DueAnswers:

@@ -1,12 +1,14 @@
-"""One partition's pipeline: what its stages hold, and the limits between them.
+"""The pipelines of all partitions: what the stages of each hold, the limits between them, and the lock of them all.
 
-One rule: plain data of the sequencer, under its lock; no lock, clock or thread here.
+One rule: what is here belongs to that lock, and nothing here waits.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,13 +18,13 @@ from cmdlog.node.outcome import Done, Reply
 from cmdlog.node.sequencing.flight import (
     BATCH_OVERHEAD_BYTES,
     DURABLE,
-    EXECUTED,
     SESSION_ENDED_BYTES,
     SESSIONS_ENDED_MAX,
     Flight,
     Pending,
     Read,
 )
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.call_places import CallPlace
 from cmdlog.wal.format.record import RecordKind, encode_json
@@ -281,23 +283,79 @@ class Deliver(Protocol):
     def read(self, partition: int, ident: int, calls: bytes) -> None: ...
 
 
-@dataclass(slots=True)
-class TakenBlock:
-    """What one `take` handed to the log."""
+@dataclass(frozen=True, slots=True)
+class LogControls:
+    """What the sequencer asks of the log."""
 
-    flights: list[tuple[PartitionPipeline, Flight]]
-    note_dones: list[Callable[[], None]]
+    kick: Callable[[], None]  # there is something to take
+    hasten: Callable[[], None]  # a caller waits until what is written is durable
+    room_bytes: Callable[[], int]  # for calls
+    notes_room_bytes: Callable[[], int] = lambda: 1 << 30  # for control records
+    why_full: Callable[[], str] = lambda: "the log has no room until a snapshot lets its oldest segment go"
 
-    def mark_taken(self, now: float) -> tuple[bool, bool]:
-        """The log has it now; whether some wait until it is durable, and whether some do not."""
-        waits, lax = bool(self.note_dones), False
-        for _, flight in self.flights:
-            flight.mark_taken(now)
-            waits, lax = waits or flight.strict, lax or flight.lax_calls > 0
-        return waits, lax
 
-    def drop(self) -> tuple[list[Done], list[int]]:
-        """Who waits until it is durable, for entries and for the answers of batches that were executed; their procedures."""
-        executed = [flight for _, flight in self.flights if flight.stage is EXECUTED]
-        procedures = [procedure for flight in executed for procedure in flight.of_waiting(flight.procedures)]
-        return [done for _, flight in self.flights for done in flight.drop_callers()], procedures
+class PipelineSet:
+    """All partitions' pipelines: the lock of everything that works on them, and the ways out of them, to the sites and the log.
+
+    The caller holds the lock, but for `wake_log`. `ended`: all callers were answered `outcome_unknown`; what comes afterwards has
+    no caller.
+    """
+
+    def __init__(
+        self,
+        pipelines: Iterable[PartitionPipeline],
+        deliver: Deliver,
+        log: LogControls,
+        *,
+        now: Callable[[], float],
+        proposes: bool = True,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.by_partition = {pipeline.partition: pipeline for pipeline in pipelines}
+        self.busy: dict[int, PartitionPipeline] = {}  # with something for the log; a superset, in order of arrival
+        self.log = log
+        self.now = now
+        self.ended = False
+        self.proposes = proposes  # this node numbers entries: it votes alone, or leads
+        self._deliver = deliver
+
+    def pump(self, pipeline: PartitionPipeline, now: float = 0.0) -> None:
+        """Gives the site what it may have."""
+        while pipeline.unsent and (item := pipeline.next_to_send()) is not None:
+            if isinstance(item, Flight):
+                item.send(now or self.now())
+                self._deliver.batch(pipeline.partition, item.record, item.index)
+            else:
+                self.send_read(item)
+
+    def send_read(self, read: Read) -> None:
+        """Gives a read to its site, after everything that the site was given."""
+        self._deliver.read(read.partition, read.ident, read.calls)
+
+    def pass_reads(self, pipeline: PartitionPipeline) -> None:
+        """Reads that nothing is closed before move on; one that has nothing before it at all goes to the site."""
+        closed = pipeline.closed
+        while closed and not isinstance(closed[0], Pending):
+            pipeline.unsent.append(closed[0])
+            closed.popleft()
+        self.pump(pipeline)
+
+    def pass_step(self, flight: Flight) -> None:
+        """A multi-partition call is done on the first partition: the others get it."""
+        if flight.step is not None and flight.step.finish():
+            for pipeline in self.by_partition.values():
+                self.pump(pipeline)
+
+    def wake_log(self) -> None:
+        """A wedged log is reported to all callers by `failed`, so waking it raises nothing."""
+        with contextlib.suppress(WalError):
+            self.log.kick()
+
+    def set_proposes(self, proposes: bool) -> None:
+        """Whether this node numbers entries from now on."""
+        self.proposes = proposes
+
+    def end(self) -> bool:
+        """Nothing is answered from now on; False if that is so already."""
+        before, self.ended = self.ended, True
+        return not before

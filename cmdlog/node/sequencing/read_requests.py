@@ -15,10 +15,9 @@ import orjson
 
 from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, NotReady, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission, Closed
+from cmdlog.node.sequencing.block_builder import Opening
 from cmdlog.node.sequencing.flight import Read
-from cmdlog.node.sequencing.opening import Opening
-from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
-from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, PipelineSet
 from cmdlog.node.sites.site_faults import ReadSuspects, SiteFault
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.format.record import KIND_OFFSET, RecordKind

@@ -18,8 +18,7 @@ from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.block_builder import BlockBuilder
 from cmdlog.node.sequencing.flight import Flight
 from cmdlog.node.sequencing.log_feed import LogFeed
-from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
-from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.sequencing.site_feed import LOOK_S, take_callers
 from cmdlog.wal.format.record import peek_record

@@ -27,12 +27,10 @@ from collections.abc import Callable, Iterable
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallRefused, Done, NotReady, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission, Closed
-from cmdlog.node.sequencing.block_builder import BlockBuilder
+from cmdlog.node.sequencing.block_builder import BlockBuilder, Opening
 from cmdlog.node.sequencing.intake import Intake
 from cmdlog.node.sequencing.log_feed import LogFeed, SequencerStart
-from cmdlog.node.sequencing.opening import Opening
-from cmdlog.node.sequencing.partition_pipeline import Deliver, Limits, PartitionPipeline
-from cmdlog.node.sequencing.pipeline_set import LogControls, PipelineSet
+from cmdlog.node.sequencing.partition_pipeline import Deliver, Limits, LogControls, PartitionPipeline, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.sequencing.replicated_pipelines import ReplicatedPipelines
 from cmdlog.node.sequencing.site_feed import SiteFeed

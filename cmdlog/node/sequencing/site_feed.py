@@ -15,8 +15,7 @@ from cmdlog.node.outcome import CallRefused, Done, NotReady, Reply, UnknownOutco
 from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.flight import Flight, RawOutcome, answer
 from cmdlog.node.sequencing.log_feed import LogFeed
-from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
-from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.errors import WalError

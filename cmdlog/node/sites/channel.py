@@ -1,21 +1,30 @@
-"""The node's end of the socket to a site process: ordered sends that never block, reads by the owner of the descriptor.
+"""The node's end of the socket to a site process: ordered sends that never block; and who watches these sockets, an asyncio event
+loop, or a thread where there is none.
 
-One rule: bytes leave in the order of `send`. What the socket does not take at once waits here and is flushed when the socket is
-writable again; the pipeline above bounds it (`site_batches_max` batches of a stream).
+Two rules. Bytes leave in the order of `send`: what the socket does not take at once waits here and is flushed when the socket is
+writable again; the pipeline above bounds it (`site_batches_max` batches of a stream). And interest in a channel is changed by the
+watching thread alone, others leave word: so word about a channel that was removed meanwhile finds it gone and does nothing,
+whatever has become of its descriptor's number.
 """
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import selectors
 import socket
 import threading
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from cmdlog.node.sites.frames import Frame, FrameReader
 
 SOCKET_BYTES: Final = 4 << 20  # asked of the kernel, which grants what its limits allow
 READ_BYTES: Final = 1 << 16  # a longer buffer comes from the system each time, which takes longer than the call
+READ_WRITE: Final = selectors.EVENT_READ | selectors.EVENT_WRITE
 
 
 class Channel:
@@ -93,3 +102,104 @@ class Channel:
             return 0
         except OSError:
             return len(data)  # the site is gone; its successor gets the flights again
+
+
+class ChannelReader:
+    """Channels that one thread reads and flushes; others wake it to leave word."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._channels: dict[Channel, Callable[[], None]] = {}
+        self._todo: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._wake_r, self._wake_w = socket.socketpair()
+        for end in (self._wake_r, self._wake_w):
+            end.setblocking(False)  # a full one wakes as well, and who leaves word must not wait for the reader
+        self._selector.register(self._wake_r, selectors.EVENT_READ)
+
+    def add(self, channel: Channel, readable: Callable[[], None]) -> None:
+        """From now on `readable` is called when something has arrived, and the channel flushed when it asks for it."""
+        channel.watch(lambda wanted: self._soon(self._write_interest, channel, wanted))
+        self._soon(self._add, channel, readable)
+
+    def remove(self, channel: Channel) -> None:
+        """Only in the watching thread, before the channel is closed."""
+        if self._channels.pop(channel, None) is not None:
+            self._selector.unregister(channel)
+
+    def _soon(self, work: Callable[..., object], *args: Any) -> None:
+        self._todo.put(partial(work, *args))
+        with contextlib.suppress(OSError):  # it is full, and wakes all the same; or nothing is read any more
+            self._wake_w.send(b"x")
+
+    def _add(self, channel: Channel, readable: Callable[[], None]) -> None:
+        if channel.fileno() >= 0:
+            self._channels[channel] = readable
+            self._selector.register(channel, selectors.EVENT_READ, channel)
+
+    def _write_interest(self, channel: Channel, wanted: bool) -> None:
+        if channel in self._channels:
+            self._selector.modify(channel, READ_WRITE if wanted else selectors.EVENT_READ, channel)
+
+    def _serve(self, timeout_s: float | None = None) -> None:
+        for key, events in self._selector.select(timeout_s):
+            if key.data is None:
+                self._heed_words()
+                continue
+            if events & selectors.EVENT_WRITE:
+                key.data.flush()
+            if events & selectors.EVENT_READ and key.data in self._channels:
+                self._channels[key.data]()
+
+    def _heed_words(self) -> None:
+        self._wake_r.recv(4096)
+        while not self._todo.empty():
+            self._todo.get()()
+
+    def _release(self) -> None:
+        self._channels.clear()
+        self._selector.close()
+        self._wake_r.close()
+        self._wake_w.close()
+
+
+class LoopReader(ChannelReader):
+    """An asyncio event loop, in its thread. The loop is its owner's to close.
+
+    The loop watches one descriptor, the selector's, and not the sockets: a site that ends with unread data resets its socket, and
+    uvloop drops the reader of a socket in error without a word. Nobody would notice that the site is gone.
+    """
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and reads nothing
+            loop.call_soon_threadsafe(loop.add_reader, self._selector, self._serve, 0)
+
+    def close(self) -> None:
+        """Soon nothing is read."""
+        self._soon(self._end)
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self._selector)
+        self._release()
+
+
+class ThreadReader(ChannelReader):
+    """A thread of this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="sites-reader", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._stopping = True
+        self._soon(self._channels.clear)
+        self._thread.join()
+        self._release()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._serve()

@@ -17,13 +17,13 @@ from asyncio import AbstractEventLoop
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 import structlog
 
 from cmdlog.node.sites.frames import BatchAnswer
-from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
+from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site
 from cmdlog.node.sites.site_faults import LASTING, SiteFault, pause_s
 from cmdlog.node.sites.site_progress import VISIBLE_S, SiteStall
 from cmdlog.node.sites.supervisor import SiteOwner
@@ -41,16 +41,10 @@ Work = Callable[[], None]
 log = structlog.get_logger("cmdlog.sites")
 
 
-class InlineOwner(SiteOwner, Protocol):
-    """What a site in the same process reports to, and asks for what it is to serve."""
-
-    def plan(self) -> SitePlan: ...
-
-
 class InlineSites:
     """One `Site` with all partitions. `batch` and `read` may be called from any thread."""
 
-    _owner: InlineOwner  # from `start` on
+    _owner: SiteOwner  # from `start` on
 
     def __init__(self, *, restarts_max: int) -> None:
         self._restarts_max = restarts_max
@@ -67,7 +61,7 @@ class InlineSites:
         self._steps = 0  # of captures
         self._stopping = False
 
-    def start(self, owner: InlineOwner) -> dict[int, int]:
+    def start(self, owner: SiteOwner) -> dict[int, int]:
         """Opens the state files; returns each partition's position. From now on the site's reports go to `owner`."""
         self._owner = owner
         self._site = self._make_site()

@@ -15,26 +15,39 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
+import structlog
 
 from cmdlog.child_process import ChildProcess, describe_end, describe_late_start, hint_at_end
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
 from cmdlog.node.sites.site_faults import FULL, SiteFault
-from cmdlog.node.sites.site_progress import VISIBLE_S, SiteStall, StallKind, is_stopped
+from cmdlog.node.sites.site_progress import (
+    BUSY,
+    HANDLED,
+    INDEX,
+    PAGE_WORDS,
+    PARTITION,
+    PROGRESS_BYTES,
+    READ,
+    VISIBLE_S,
+    SiteStall,
+    StallKind,
+    is_stopped,
+    position_of,
+)
 from cmdlog.operator_error import OperatorError
 from procedures.execution.hash_seed import PINNED
 
 REPORTED_TIMEOUT_S: Final = 60.0  # of a site that has reported why it does not start
 START_LOOK_S: Final = 0.05  # at whether the caller has given up
 END_TIMEOUT_S: Final = 5.0  # of a site whose socket is closed: it has nothing left to do
-BUSY, PARTITION, INDEX, POSITION, HANDLED, STEPS, READ = range(7)
-"""Words of the progress page: HANDLED counts frames, STEPS those of captures; READ is the number of the read that runs, or 0."""
-PAGE_WORDS: Final = READ + 1
-NO_CALL: Final = (1 << 64) - 1  # as POSITION: the entry has no calls, and none can be left out
-PROGRESS_BYTES: Final = 4096
+
+T = TypeVar("T")
+
+log = structlog.get_logger("cmdlog.sites")
 
 
 @dataclass(slots=True)
@@ -184,11 +197,6 @@ class SiteChild:
             self.page.close()
 
 
-def position_of(page: Sequence[int] | memoryview) -> int:
-    """Of the call that a progress page names; -1 where its entry has none."""
-    return -1 if page[POSITION] == NO_CALL else page[POSITION]
-
-
 class NotStarted(OperatorError, RuntimeError):
     """A site ended before it served, or was silent; `fault` is what it said. `killed_by`: the signal that ended it, or 0."""
 
@@ -198,3 +206,21 @@ class NotStarted(OperatorError, RuntimeError):
         self.killed_by = killed_by
         super().__init__(fault.message, hint=hint, exit_code={FULL: 14, "io": 15}.get(fault.kind, 1))
         self.fault = fault
+
+
+def await_first(sites: list[SiteChild], number: int, order: Callable[[SiteChild], None], wait: Callable[[SiteChild], T]) -> T:
+    """What a site answers to its first order, as the node starts. One that is killed gets a second attempt, as later.
+
+    Raises: NotStarted.
+    """
+    site = sites[number]
+    try:
+        return wait(site)
+    except NotStarted as error:
+        if not error.killed_by:
+            raise
+        log.warning("site_start_failed", site=number, kind=error.fault.kind, reason=error.fault.message)
+    site.discard()
+    site = sites[number] = SiteChild.spawn(number, site.partitions)
+    order(site)
+    return wait(site)

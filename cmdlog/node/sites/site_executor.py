@@ -19,7 +19,7 @@ import apsw
 
 from cmdlog.node.sites.site_faults import FULL
 from cmdlog.wal.format.record import Record, RecordKind
-from cmdlog.wal.skips import Skips, skip_call
+from cmdlog.wal.skips import Skips, skip_call, skips_by_partition
 from cmdlog.work_progress import count_progress
 from procedures.code.bundle import Bundle
 from procedures.errors import EnvironmentFault, ProceduresError
@@ -78,6 +78,22 @@ class SitePlan:
     deltas: bool = False  # whether the rows that change are noted, so that a snapshot may hold these alone
     traceback_locals: bool = False  # whether traces show values of locals
     inline: bool = False  # whether callers in this process get the exceptions themselves
+
+    @classmethod
+    def of(cls, hello: Mapping[str, Any], catalogs: Catalogs, *, inline: bool = False) -> SitePlan:
+        """What `SiteEvents.hello` says, maybe as JSON."""
+        return cls(
+            catalogs,
+            catalog=hello["catalog"],
+            state_files={int(partition): path for partition, path in hello["state_files"].items()},
+            policy=KeyPolicy(**hello["key_policy"]),
+            digest_rows=hello["digest_rows"],
+            wal_bytes_max=hello["wal_bytes_max"],
+            skips=skips_by_partition(hello["skips"]),
+            deltas=hello["deltas"],
+            traceback_locals=hello["traceback_locals"],
+            inline=inline,
+        )
 
 
 class Site:

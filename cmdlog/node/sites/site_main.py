@@ -24,20 +24,18 @@ import orjson
 
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
-from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
+from cmdlog.node.sites.site_progress import BUSY, HANDLED, INDEX, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
 from cmdlog.node.sites.trial_load import load_alone
 from cmdlog.signal_handlers import STOPS, ignore
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record
-from cmdlog.wal.skips import skips_by_partition
 from cmdlog.wal.system.line_queue import end_output, queue_output
 from procedures import Database
 from procedures.code.bundle import Bundle
 from procedures.errors import BundleError, EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied
 from procedures.execution.process_guard import end_children
-from procedures.idempotency.known_outcome import KeyPolicy
 from replay.engine import CatalogMissing, Catalogs
 from replay.state.state_lock import StateLock
 from snapshot.lineage import Wish
@@ -145,24 +143,12 @@ class SiteProcess:
         self._send(FrameKind.TRIED, orjson.dumps({"problem": problem}))
 
     def _hello(self, hello: dict[str, Any]) -> None:
-        state_files = {int(partition): path for partition, path in hello["state_files"].items()}
-        self._locks = [StateLock(path) for path in state_files.values()]
         catalogs = Catalogs()
+        plan = SitePlan.of(hello, catalogs)
+        self._locks = [StateLock(path) for path in plan.state_files.values()]
         for version, text in hello["bundles"].items():
             bundle = Bundle.from_bytes(text.encode())
             catalogs.add_bundle(int(version), bundle, partitions=hello["partitions"], loaded=self._tried.pop(bundle.hash, None))
-        policy, skips = KeyPolicy(**hello["key_policy"]), skips_by_partition(hello["skips"])
-        plan = SitePlan(
-            catalogs,
-            hello["catalog"],
-            state_files,
-            policy,
-            hello["digest_rows"],
-            hello["wal_bytes_max"],
-            skips,
-            hello["deltas"],
-            traceback_locals=hello["traceback_locals"],
-        )
         self._site = Site(plan, partial(self._progress.__setitem__, POSITION))
         settle_garbage_collection()
         self._send(FrameKind.READY, orjson.dumps({"positions": self._site.positions}, option=orjson.OPT_NON_STR_KEYS))

@@ -1,4 +1,5 @@
-"""Sites that make no progress: a call that runs long, a process that is stopped, does not read, or has ended.
+"""What a site is at, by the page that it shares with the node; and sites that make no progress: a call that runs long, a process
+that is stopped, does not read, or has ended.
 
 One rule: it only looks, from any thread. What is done about such a site, `call_timeout_s` later, the supervisor decides.
 """
@@ -10,6 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+BUSY, PARTITION, INDEX, POSITION, HANDLED, STEPS, READ = range(7)
+"""Words of the progress page: HANDLED counts frames, STEPS those of captures; READ is the number of the read that runs, or 0."""
+PAGE_WORDS: Final = READ + 1
+NO_CALL: Final = (1 << 64) - 1  # as POSITION: the entry has no calls, and none can be left out
+PROGRESS_BYTES: Final = 4096
 VISIBLE_S: Final = 0.5  # without progress; status, probes and metrics show it from then on
 
 StallKind = Literal["running", "stopped", "silent", "restarting"]
@@ -32,6 +38,11 @@ class SiteStall:
     partition: int | None = None  # whose entry or read it is at
     index: int = 0
     position: int = -1
+
+
+def position_of(page: Sequence[int] | memoryview) -> int:
+    """Of the call that a progress page names; -1 where its entry has none."""
+    return -1 if page[POSITION] == NO_CALL else page[POSITION]
 
 
 def is_stopped(pid: int) -> bool:

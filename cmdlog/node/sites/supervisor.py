@@ -27,17 +27,18 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, Final
 
 import orjson
 import structlog
 
+from cmdlog.node.sites.channel import LoopReader, ThreadReader
 from cmdlog.node.sites.frames import BatchAnswer, Frame, FrameKind, decode_applied, decode_read_answer, encode_frame
-from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, READ, NotStarted, SiteChild, position_of
+from cmdlog.node.sites.site_child import NotStarted, SiteChild, await_first
+from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.site_faults import FULL, OutageStage, Remedies, SiteFault, SiteOutage
-from cmdlog.node.sites.site_io import LoopReader, ThreadReader
-from cmdlog.node.sites.site_progress import SiteStall, is_stopped
+from cmdlog.node.sites.site_progress import BUSY, INDEX, PARTITION, READ, SiteStall, is_stopped, position_of
 from cmdlog.wal.os_errors import NO_ROOM
 from cmdlog.wal.process_limits import worker_count
 from procedures.execution.failure_trace import FailureTrace
@@ -48,13 +49,12 @@ WATCH_WELL_S: Final = 0.5  # at most, while all are well: one that ends reports 
 GIVE_UP_MIN_S: Final = 10.0  # callers of what is logged wait that long at least, and call_timeout_s: some tries
 
 FirstSite = Callable[[int, Sequence[int]], SiteChild]  # the site of this number, for these partitions, that the start uses
-T = TypeVar("T")
 
 log = structlog.get_logger("cmdlog.sites")
 
 
-class SiteOwner(Protocol):
-    """What the sites report to: the node."""
+class SiteOwner:
+    """What the sites report to: the node. An owner hears of what it defines."""
 
     def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None: ...
     def read_done(
@@ -64,25 +64,24 @@ class SiteOwner(Protocol):
     def prepared(self, partition: int, report: dict[str, Any]) -> None: ...
     def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None: ...
     def site_up(self, positions: dict[int, int]) -> None: ...
-    def hello(self, partitions: Sequence[int]) -> dict[str, Any]: ...
+    def hello(self, partitions: Sequence[int]) -> dict[str, Any]:
+        """What a site process must know to serve."""
+        raise NotImplementedError
+
+    def plan(self) -> SitePlan:
+        """The same for a site in this process."""
+        raise NotImplementedError
+
     def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None: ...
     def hold(self, partitions: Sequence[int]) -> None: ...
     def let_go(self, partitions: Sequence[int]) -> None: ...
     def give_up(self, partitions: Sequence[int], fault: SiteFault) -> None: ...
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """What the volume of the directory has left."""
+        raise NotImplementedError
+
     def skip(self, fault: SiteFault) -> None: ...
     def broken(self, error: BaseException) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Notice:
-    """What a site must know before what is sent after it."""
-
-    frame: bytes
-    partition: int | None = None  # None: every site
-
-    def concerns(self, site: SiteChild) -> bool:
-        return self.partition is None or self.partition in site.partitions
 
 
 class ProcessSites:
@@ -104,7 +103,7 @@ class ProcessSites:
         self._reader: LoopReader | ThreadReader | None = None
         self._watch = threading.Thread(target=self._watch_loop, name="sites-watch", daemon=True)
         self._stopping = False
-        self._notices: list[_Notice] = []  # since the sites started
+        self._notices: list[tuple[bytes, int | None]] = []  # what sites must know before what follows, and whose: None of all
         self._noticing = threading.Lock()
 
     def start(self, owner: SiteOwner) -> dict[int, int]:
@@ -149,12 +148,12 @@ class ProcessSites:
     def leave_out(self, partition: int, index: int, position: int) -> None:
         """Sends a logged skip to the partition's site, before it gets the batch; the owner's hello has it, too."""
         frame = encode_frame(FrameKind.LEAVE_OUT, orjson.dumps(position), partition=partition, ident=index)
-        self._add_notice(_Notice(frame, partition))
+        self._add_notice(frame, partition)
 
     def add_code(self, version: int, bundle: str, *, partitions: int | None) -> None:
         """Sends one more version of the code to every site, before any batch that names it; the owner's hello has it, too."""
         code = {"version": version, "bundle": bundle, "partitions": partitions}
-        self._add_notice(_Notice(encode_frame(FrameKind.CODE, orjson.dumps(code))))
+        self._add_notice(encode_frame(FrameKind.CODE, orjson.dumps(code)), None)
 
     def prepare(self, partition: int, order: Mapping[str, Any]) -> None:
         """Asks for what leads to the tables of some code, kept open; `prepared` gets the report. See `Site.prepare`."""
@@ -349,17 +348,17 @@ class ProcessSites:
             self._owner.let_go(site.partitions)
         self._owner.site_up(positions)
 
-    def _add_notice(self, notice: _Notice) -> None:
+    def _add_notice(self, frame: bytes, partition: int | None) -> None:
         with self._noticing:
-            self._notices.append(notice)
+            self._notices.append((frame, partition))
             for site in self._sites if self._site_of else ():  # before they serve, their hellos have it
-                self._send_notices(site, [notice])
+                self._send_notices(site, [(frame, partition)])
 
     @staticmethod
-    def _send_notices(site: SiteChild, notices: Sequence[_Notice]) -> None:
-        for notice in notices:
-            if notice.concerns(site):
-                site.channel.send(notice.frame)
+    def _send_notices(site: SiteChild, notices: Sequence[tuple[bytes, int | None]]) -> None:
+        for frame, partition in notices:
+            if partition is None or partition in site.partitions:
+                site.channel.send(frame)
 
     def _note_failed(self, old: SiteChild, error: NotStarted | OSError) -> None:
         if isinstance(error, NotStarted):
@@ -373,24 +372,6 @@ class ProcessSites:
             before = outage.fault
             fault = replace(fault, partition=before.partition, index=before.index, position=before.position)
         self._note_outage(old, fault)
-
-
-def await_first(sites: list[SiteChild], number: int, order: Callable[[SiteChild], None], wait: Callable[[SiteChild], T]) -> T:
-    """What a site answers to its first order, as the node starts. One that is killed gets a second attempt, as later.
-
-    Raises: NotStarted.
-    """
-    site = sites[number]
-    try:
-        return wait(site)
-    except NotStarted as error:
-        if not error.killed_by:
-            raise
-        log.warning("site_start_failed", site=number, kind=error.fault.kind, reason=error.fault.message)
-    site.discard()
-    site = sites[number] = SiteChild.spawn(number, site.partitions)
-    order(site)
-    return wait(site)
 
 
 def spread(wanted: int, partitions: int) -> list[list[int]]:

@@ -34,11 +34,10 @@ from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome, Done, NoLeader, Reply
 from cmdlog.node.placing.key_owners import make_owners
-from cmdlog.node.placing.router import Router
+from cmdlog.node.placing.router import BoundCode, Router
 from cmdlog.node.sequencing.admission import Closed
 from cmdlog.node.sequencing.log_feed import SequencerStart
-from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
-from cmdlog.node.sequencing.pipeline_set import LogControls
+from cmdlog.node.sequencing.partition_pipeline import Limits, LogControls, PartitionPipeline
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import SiteEvents
@@ -179,7 +178,7 @@ class SimMember:
             leave_out=self._leave_out,
         )  # fmt: skip
         self.keys = make_owners(SETTINGS, self._boot_clock)
-        self.router = Router(SETTINGS, self.sequencer, self.keys, self.sequencer.meter, SimpleNamespace(routes={}))
+        self.router = Router(SETTINGS, self.sequencer, self.keys, self.sequencer.meter, cast(BoundCode, None))
         places = {partition: Place(state.index, state.term) for partition, state in machine.states.items()}
         groups, blocks = restore_groups(
             node, source_of(self.log), recovered, places, settings=RAFT, rng=random.Random(world.rng.random())
