@@ -26,7 +26,7 @@ from cmdlog.api.gate.route_table import TABLE as ROUTES
 from cmdlog.cli.app import make_program
 from cmdlog.cli.server.settings_table import settings_table
 from cmdlog.node.reporting.prometheus import TABLE as METRICS
-from replay.spark.base.options import options_table
+from replay.spark.base.options import CALLS, NAMES, STATE, TABLES, BadOption, check_fit
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,8 +159,23 @@ def test_the_table_of_settings_is_the_code() -> None:
 
 
 def test_the_table_of_options_is_the_code() -> None:
-    """SPARK.md has the table that `python -m replay.spark.base.options` prints."""
-    assert between(SPARK, "options") == options_table(), "put there what that prints"
+    """SPARK.md has a row of each option, and says of which tables it is."""
+    rows = [[cell.strip(" `") for cell in line.split(" | ")] for line in between(SPARK, "options").splitlines()[2:]]
+    assert [row[0].strip("| `") for row in rows] == list(NAMES)
+    kinds = {CALLS: CALLS, f"{STATE}*": f"{STATE}x", **{table: table for table in TABLES[1:]}}
+    for name, _, _, said, _ in rows:
+        taken = [shown for shown, table in kinds.items() if is_taken(name.strip("| `"), table)]
+        rest = [shown for shown in kinds if shown not in taken]
+        wanted = "all" if not rest else f"all but {rest[0]}" if len(rest) == 1 else ", ".join(taken)
+        assert said.replace("`", "") == wanted, name
+
+
+def is_taken(option: str, table: str) -> bool:
+    """Whether the table has a use for it."""
+    with contextlib.suppress(BadOption):
+        check_fit(table, (option,))
+        return True
+    return False
 
 
 def test_every_route_and_code_has_its_row() -> None:

@@ -6,7 +6,6 @@ One rule: text in, values out; nothing is read from disk here. Bounds are inclus
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -82,43 +81,25 @@ class ReadOptions:
         return self.table.removeprefix(STATE) if self.table.startswith(STATE) else None
 
 
-@dataclass(frozen=True, slots=True)
-class OptionRow:
-    """One row of SPARK.md's table."""
-
-    name: str
-    values: str
-    default: str
-    meaning: str
-
-
-OPTIONS: Final = (
-    OptionRow("path", "a directory", "", "a node directory, or its URI; what `load()` is given"),
-    OptionRow("paths", "JSON array", "", "several node directories of one cluster; `load([...])` sets it"),
-    OptionRow("table", ", ".join((*TABLES, f"`{STATE}<name>`")), CALLS, "what to read"),
-    OptionRow("startingTxn", "earliest, a number, JSON by partition", EARLIEST, "first transaction; a stream also takes latest"),
-    OptionRow("endingTxn", "latest, a number, JSON by partition", LATEST, "last transaction"),
-    OptionRow("startingTimestamp", "a time", "", "first millisecond, instead of startingTxn"),
-    OptionRow("endingTimestamp", "a time", "", "last millisecond, instead of endingTxn"),
-    OptionRow(
-        "procedures",
-        "names, comma-separated or as JSON",
-        "all",
-        "only calls of these procedures; each must exist in code of the log",
-    ),
-    OptionRow("partitions", "numbers, comma-separated or as JSON", "all", "only these partitions of the log"),
-    OptionRow("failOnDataLoss", "true, false", "true", "false reads around damage; the table `gaps` lists what is missing"),
-    OptionRow("dedupe", "true, false", "true", "return each entry once, even if several of the given logs hold a copy"),
-    OptionRow("includeMetadata", "true, false", "false", "add columns that show where a row came from"),
-    OptionRow(
-        "minPartitions", f"1 to {TASKS_MAX}", "Spark's parallelism", "at least this many tasks, as far as the log can be split"
-    ),
-    OptionRow("paramsFormat", ", ".join(PARAMS_FORMATS), "object", "form of the column `params`"),
-    OptionRow("maxTxnsPerTrigger", "a number", "no limit", "calls per micro-batch; streams only"),
-    OptionRow("asOfTxn", f"latest, a number, {LATEST_POINT}", LATEST, "moment of the state: its last transaction"),
-    OptionRow("asOfTimestamp", "a time", "", "moment of the state, instead of asOfTxn"),
+NAMES: Final = (  # SPARK.md says what each of them means
+    "path",
+    "paths",
+    "table",
+    "startingTxn",
+    "endingTxn",
+    "startingTimestamp",
+    "endingTimestamp",
+    "procedures",
+    "partitions",
+    "failOnDataLoss",
+    "dedupe",
+    "includeMetadata",
+    "minPartitions",
+    "paramsFormat",
+    "maxTxnsPerTrigger",
+    "asOfTxn",
+    "asOfTimestamp",
 )
-NAMES: Final = tuple(row.name for row in OPTIONS)
 _INSTEAD: Final = {"asOfTxn": "endingTxn", "asOfTimestamp": "endingTimestamp"}
 _OF_CALLS: Final = {  # option -> its counterpart of a state
     "startingTxn": "a state has everything from the first transaction on",
@@ -159,7 +140,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         raise BadOption(f"{empty} is empty; omit the option for its default")
     text = found.get
     table = _table(text("table"))
-    _check_fit(table, found)
+    check_fit(table, found)
     starting, from_latest = _starting(text("startingTxn"), text("startingTimestamp"))
     ending = _ending(text("endingTxn"), text("endingTimestamp"))
     _check_order(found, starting, ending)
@@ -198,7 +179,7 @@ def _table(text: str | None) -> str:
     raise BadOption(f"table is one of {', '.join(TABLES)}, or {STATE}<name>, not {text!r}; {hint}")
 
 
-def _check_fit(table: str, given: Collection[str]) -> None:
+def check_fit(table: str, given: Collection[str]) -> None:
     """Raises: BadOption for one that has no meaning for this table."""
     of_state = table.startswith(STATE)
     for name in given:
@@ -362,31 +343,3 @@ def _json(name: str, text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadOption(f"{name} is not JSON: {error}") from error
-
-
-def options_table() -> str:
-    """Every option as a row of Markdown; SPARK.md holds it, `python -m replay.spark.base.options` prints it."""
-    lines = ["| option | values | default | tables | meaning |", "|---|---|---|---|---|"]
-    lines += [f"| `{row.name}` | {row.values} | {row.default} | {_tables_of(row.name)} | {row.meaning} |" for row in OPTIONS]
-    return "\n".join(lines) + "\n"
-
-
-def _tables_of(name: str) -> str:
-    """The tables that take an option, by asking for each whether it is refused."""
-    kinds = {CALLS: CALLS, f"`{STATE}*`": f"{STATE}x", **{table: table for table in TABLES[1:]}}
-    taken = [shown for shown, table in kinds.items() if _is_taken(name, table)]
-    if len(taken) == len(kinds):
-        return "all"
-    return f"all but {next(iter(kinds.keys() - taken))}" if len(taken) == len(kinds) - 1 else ", ".join(taken)
-
-
-def _is_taken(name: str, table: str) -> bool:
-    try:
-        _check_fit(table, (name,))
-    except BadOption:
-        return False
-    return True
-
-
-if __name__ == "__main__":
-    sys.stdout.write(options_table())

@@ -19,16 +19,18 @@ PREFIX: Final = "cmdlog-spark-"
 LOCK: Final = "lock"
 YOUNG_S: Final = 60.0  # between a folder and the lock in it nothing takes that long
 
-_held: list[IO[bytes]] = []
-
 
 def make_scratch() -> str:
     """A new folder that is removed with this process; those of dead processes of this user are removed now."""
     sweep(tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix=PREFIX)
-    _held.append(open_locked(os.path.join(folder, LOCK), wait_s=FOREVER))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove, folder, open_locked(os.path.join(folder, LOCK), wait_s=FOREVER))
     return folder
+
+
+def _remove(folder: str, held: IO[bytes]) -> None:
+    with held:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def local_folder() -> str | None:
