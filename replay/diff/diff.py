@@ -6,6 +6,10 @@ grow with the tables. All partitions of a side are one stream, so sides with dif
 Rows are matched by primary key, over the columns that both sides have, and compared with their types: 1 is not 1.0. A replicated
 table is in every partition; equal copies count once, since two partitions hold the same row only of such a table, and a copy
 that differs shows. Tables without a primary key, or with another one on the other side, are compared as multisets of rows.
+
+Idempotency keys and numbers of client sessions are one set of names per side, whatever its partitions: a recovery into another
+number of partitions puts copies of a name wherever its retry may be routed. Of a session those numbers count that are above its
+highest floor. SQLite keeps the set in a temporary file, so memory does not grow with it.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, Literal
@@ -20,9 +25,11 @@ from typing import Final, Literal
 import apsw
 
 from procedures.declaration.schema import TABLE_NAME
+from procedures.idempotency.known_outcome import split_keys
+from procedures.idempotency.session_calls import ENDED, call_names
+from procedures.idempotency.session_row import known_floors, stored_rows
 from procedures.numeric.marks import marked_numerics
 from procedures.storage.state import rows_of
-from replay.diff.keys import NamesDiff, compare_keys, compare_sessions
 from replay.diff.rows import STEP_MAX, STEP_MIN, Ordered, Row, order_of, read_ordered
 from replay.diff.state_reader import States
 from replay.errors import ReplayError
@@ -35,6 +42,10 @@ _TABLES: Final = (
 )
 _COLUMNS: Final = 'SELECT name, type, pk, "notnull" FROM pragma_table_xinfo(?) ORDER BY cid'
 _STRICT: Final = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?"
+_ROWS: Final = "SELECT keys FROM _cmdlog_keys WHERE idx > 0"
+_MAKE: Final = "CREATE TABLE known (key BLOB PRIMARY KEY, sides INTEGER NOT NULL) WITHOUT ROWID"
+_PUT: Final = "INSERT INTO known VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET sides = sides | excluded.sides"
+_COUNT: Final = "SELECT sides, count(*) FROM known GROUP BY sides"
 
 
 class DiffRefused(ReplayError):
@@ -269,3 +280,55 @@ def _pair_multisets(old: Counter[Typed], new: Counter[Typed]) -> Iterator[RowCha
 
 def _sorted(rows: Iterable[Typed]) -> list[Row]:
     return sorted((row for _, row in rows), key=order_of)
+
+
+@dataclass(frozen=True, slots=True)
+class NamesDiff:
+    """How many names both sides, or only one of them, have."""
+
+    left: int
+    right: int
+    left_alone: int
+    right_alone: int
+
+    @property
+    def equal(self) -> bool:
+        return not self.left_alone and not self.right_alone
+
+
+def compare_keys(left: States, right: States) -> NamesDiff:
+    """Compares the keys of all partitions of both sides."""
+    return _compare(_keys(left), _keys(right))
+
+
+def compare_sessions(left: States, right: States) -> NamesDiff:
+    """Compares the numbers above their floors of the sessions that all partitions of both sides know."""
+    return _compare(_numbers(left), _numbers(right))
+
+
+def _compare(left: Iterable[bytes], right: Iterable[bytes]) -> NamesDiff:
+    with closing(apsw.Connection("")) as known:
+        known.execute(_MAKE)
+        with known:
+            for bit, side in ((1, left), (2, right)):
+                known.executemany(_PUT, ((name, bit) for name in side))
+        counts = {int(str(sides)): int(str(count)) for sides, count in known.execute(_COUNT)}
+    both = counts.get(3, 0)
+    return NamesDiff(counts.get(1, 0) + both, counts.get(2, 0) + both, counts.get(1, 0), counts.get(2, 0))
+
+
+def _keys(side: States) -> Iterator[bytes]:
+    for connection in side.connections.values():
+        for (keys,) in connection.execute(_ROWS):
+            yield from split_keys(bytes(keys))
+
+
+def _numbers(side: States) -> Iterator[bytes]:
+    floors: dict[bytes, int] = {}
+    for connection in side.connections.values():
+        for session, floor in known_floors(stored_rows(connection)).items():
+            floors[session] = max(floor, floors.get(session, 0))
+    for connection in side.connections.values():
+        for row in stored_rows(connection):
+            calls = [(row.sessions[ordinal], number) for ordinal, number in zip(row.ordinals, row.numbers, strict=True)]
+            yield from call_names(call for call in calls if call[1] > floors.get(call[0], ENDED))

@@ -16,14 +16,13 @@ from cmdlog.wal.skips import VOID
 from procedures.execution.executor import Applied
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.storage.state import PartitionState
-from replay.engine import Catalogs, PartitionEngine, invocations
+from replay.engine import Catalogs, PartitionEngine, SharedTransaction, invocations
 from replay.errors import Divergence, DivergencePlace, PlanOutdated
 from replay.fork.rerun import ForkPlace
 from replay.log.scan import ScannedStream
 from replay.loop.entry_queue import UncomparedBatches
-from replay.loop.shared_transaction import SharedTransaction
 from replay.recover.divergence import compare_with_live
-from replay.state.row_hooks import RowTrail, Steps, Trails
+from replay.state.touched_rows import RowTrail, Steps, Trails
 
 
 class Baseline:

@@ -16,8 +16,7 @@ from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, Lsn
 from replay.errors import ReplayError, UntilBeyond, UntilUnreachable
 from replay.fork.rerun import ForkPlace
-from replay.log.archive_reach import Reach
-from replay.log.orphan_segments import describe_strays
+from replay.log.archive_reach import Reach, describe_strays
 from replay.log.scan import Scan, scan
 from replay.log.source import LogSource, fold_end, in_front, open_source
 from replay.plan.planner import PAST, make_plan

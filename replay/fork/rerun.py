@@ -29,13 +29,12 @@ from procedures.execution.executor import Applied, Invocations
 from procedures.idempotency.known_outcome import KeyPolicy, Status
 from procedures.migration.stated_change import StatedChange
 from procedures.storage.state import PartitionState
-from replay.engine import Catalogs, PartitionEngine
+from replay.engine import Catalogs, PartitionEngine, SharedTransaction
 from replay.errors import ReplayError
 from replay.fork.bind_calls import CallBinding, Fit, Unfit
 from replay.fork.tally import Difference, RerunProgress
 from replay.log.scan import ScannedStream
 from replay.loop.entry_queue import UncomparedBatches
-from replay.loop.shared_transaction import SharedTransaction
 from replay.plan.node_plan import PartitionPlan
 from replay.recover.partition_replay import IDLE, IN_BATCH
 from replay.results import PartitionResult

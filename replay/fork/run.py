@@ -38,7 +38,7 @@ from replay.recover.execute import RecoveryProgress, Target
 from replay.recover.partition_replay import IN_BATCH
 from replay.recover.worker_pool import Incident, ReplayWorker, WorkerPool, start_process
 from replay.results import PartitionResult
-from replay.state.state_lock import StateLock
+from replay.state.state_locks import StateLock
 from replay.state.trust import STATE_FOLDER, state_path
 
 KNOWN_ERRORS: Final[Mapping[str, type[OperatorError]]] = {

@@ -3,7 +3,7 @@ differ.
 
 One rule: the left side is the live history, run by its own code and compared with its digests (`replay.fork.baseline`); the right
 side is a fork of it (`replay.fork.rerun`). Both apply a batch before either sees the next one, so what is held is one batch and,
-on disk, one line for each row that ever differed.
+on disk, one line for each row that ever differed: the first call that made it differ. The first note of a row stays.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from procedures.numeric.marks import marked_numerics
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs
 from replay.fork.baseline import Baseline
-from replay.fork.first_differences import FirstDifferences
 from replay.fork.rerun import ForkPlace, OtherCode, PartitionRerun, RerunBatch
 from replay.fork.tally import Difference, LeftOut
 from replay.log.scan import ScannedStream
 from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
 from replay.results import PartitionResult
-from replay.state.row_hooks import RowTrail, Steps, Trails
-from replay.state.touched_rows import INTERNAL, Key, Row
+from replay.state.touched_rows import INTERNAL, Key, Row, RowTrail, Steps, Trails
 
 _COLUMNS: Final = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid"
 _TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table'"
 _KEY: Final = "SELECT name FROM pragma_table_xinfo(?) WHERE pk > 0 ORDER BY pk"
+_FIRSTS: Final = (
+    "CREATE TABLE first (name TEXT, key TEXT, txn_id INTEGER, position INTEGER, procedure TEXT, PRIMARY KEY (name, key))"
+    " WITHOUT ROWID"
+)
 
 Project = Callable[[Row], Any]
 KeyedRow = tuple[tuple[Any, ...], Any]  # values of the primary key, what is compared
@@ -295,3 +297,37 @@ def _projection(at: list[int], factors: list[int]) -> Project:
         return lambda row: [(type(row[n]), row[n]) for n in at]
     pairs = list(zip(at, factors, strict=True))
     return lambda row: [(type(row[n]), row[n] * by if type(row[n]) is int else row[n]) for n, by in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The call after which a row was not the same on both sides for the first time."""
+
+    txn_id: int
+    procedure: str
+
+
+class FirstDifferences:
+    """The calls that made rows differ, in a file of its own."""
+
+    def __init__(self, path: str) -> None:
+        self._connection = apsw.Connection(path)
+        for pragma in ("journal_mode = OFF", "synchronous = OFF"):
+            self._connection.execute(f"PRAGMA {pragma}")
+        self._connection.execute(_FIRSTS)
+
+    def add_calls(self, found: Iterable[tuple[Key, int, int, str]]) -> None:
+        """(row, transaction, position in its batch, procedure); what is already known of a row stays."""
+        rows = [(key[0], repr(key[1]), txn_id, position, name) for key, txn_id, position, name in found]
+        if rows:
+            with self._connection:
+                self._connection.executemany("INSERT OR IGNORE INTO first VALUES (?, ?, ?, ?, ?)", rows)
+
+    def of(self, table: str, key: Row) -> First | None:
+        rows = self._connection.execute(
+            "SELECT txn_id, procedure FROM first WHERE name = ? AND key = ?", (table, repr(tuple(key)))
+        ).fetchall()
+        return First(int(str(rows[0][0])), str(rows[0][1])) if rows else None
+
+    def close(self) -> None:
+        self._connection.close()

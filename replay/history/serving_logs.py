@@ -25,8 +25,8 @@ from replay.errors import ReplayError
 from replay.history.cursors import ChosenLog
 from replay.history.merge import Merge, streams_of
 from replay.history.merge_stream import Invocation, MergeStream
+from replay.log.archive_reach import describe_stray, nearest_stray
 from replay.log.evidence import NodeEvidence
-from replay.log.orphan_segments import describe_stray, nearest_stray
 from replay.log.scan import scan
 from replay.log.source import LogSource, in_front, open_source
 from replay.log.spans import Span, pieces_of, salvage, skips_of_pieces, spans_of

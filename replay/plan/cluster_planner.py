@@ -24,9 +24,9 @@ from cmdlog.wal.term_table import TermTable
 from procedures.code.bundle import bundle_of
 from replay.engine import CatalogMissing
 from replay.errors import Incomplete, NoLogs, ReplayError, first_of
+from replay.log.archive_reach import describe_stray, nearest_stray
 from replay.log.collect_evidence import gather
 from replay.log.evidence import NodeEvidence
-from replay.log.orphan_segments import describe_stray, nearest_stray
 from replay.log.scan import Scan, ScannedStream, scan
 from replay.log.source import LogSource, open_source
 from replay.log.spans import BEGINNING, Mark, Span, SpanStep, join, restricted, salvage, spans_of

@@ -28,7 +28,7 @@ from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.partition_replay import FatalCalls, PartitionReplay, ReplaySetup
 from replay.recover.target import PartitionsDone, Target
 from replay.results import PartitionResult
-from replay.state.state_lock import StateLock
+from replay.state.state_locks import StateLock
 from replay.state.trust import state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore
 

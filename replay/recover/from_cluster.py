@@ -20,7 +20,6 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import Divergence, PlanOutdated, Poison
 from replay.log.collect_evidence import gather
 from replay.log.known_failures import known_to_all
-from replay.log.new_cluster import with_stated_set
 from replay.log.source import fold_end
 from replay.plan.authority import ClusterVerdict, decide
 from replay.plan.cluster_plan import JointPlan, check_complete, check_moment
@@ -29,7 +28,7 @@ from replay.plan.node_plan import Planned
 from replay.recover.execute import RecoveryProgress, RecoveryReport, ReplayTerms, Target, execute
 from replay.recover.new_directory import CreationMarker
 from replay.recover.quarantine import Aside, QuarantineFile, joined
-from replay.recover.to_directory import DirectoryWork, finished_report, reborn, unfinished_node
+from replay.recover.to_directory import DirectoryWork, finished_report, reborn, unfinished_node, with_stated_set
 from replay.repartition.repartition import Moved
 from replay.results import PartitionResult
 

@@ -27,10 +27,9 @@ from procedures.execution.executor import Applied, Invocations
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.raised_errors import is_raised, repr_of
 from procedures.storage.state import PartitionState
-from replay.engine import CatalogMissing, Catalogs, PartitionEngine, invocations, stated_change
+from replay.engine import CatalogMissing, Catalogs, PartitionEngine, SharedTransaction, invocations, stated_change
 from replay.errors import MIGRATION, Divergence, DivergencePlace, Poison
 from replay.loop.entry_queue import PartitionStopped, UncomparedBatches
-from replay.loop.shared_transaction import SharedTransaction
 from replay.plan.node_plan import PartitionPlan
 from replay.recover.divergence import (
     RERUNS,

@@ -11,6 +11,11 @@ says `creating.json`, and no program starts it.
     instance   the directory is a node
 
 The new node's transaction ids continue above all that the old log knew, also above those after `--until`: clients may know them.
+
+Its log says that the node is a cluster of its own, which others can join: every group has it as the only voter, and the shape has
+its own place, apart from who votes. The lives of all disks of before are over, so none of the old directories counts beside this
+one (`replay.plan.directory_doubts`); their nodes may be added again. This node's own life is a new one, which it states when it
+leads, with the address that it has then.
 """
 
 from __future__ import annotations
@@ -24,16 +29,16 @@ from typing import Any, Final, Unpack
 
 from cmdlog.wal.directory.instance import Identity, Instance
 from cmdlog.wal.directory.lock import DirectoryLock
-from cmdlog.wal.fault_log import FaultRecord, read_faults
+from cmdlog.wal.fault_log import FaultRecord, make_record, read_faults
 from cmdlog.wal.files import Files
-from cmdlog.wal.group_state import GroupStates
+from cmdlog.wal.format.cluster_record import ClusterMember, FaultSet, MemberStage
+from cmdlog.wal.group_state import GroupStates, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from procedures.code.procedure_versions import stated_after
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerFailed
 from replay.log.known_failures import carried_fault, continue_faults, known_faults
-from replay.log.new_cluster import begin_alone
 from replay.log.scan import scan
 from replay.log.source import LogSource
 from replay.plan.node_plan import Plan, Planned
@@ -50,6 +55,7 @@ from snapshot.manifest import IMAGE_NAME
 
 RESUMABLE: Final = (KeyboardInterrupt, SystemExit, Interrupted, Divergence, Poison, WorkerFailed)  # what is left is of use
 FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records are; every later entry comes after
+OF_VOTERS: Final = frozenset({"voters", "outgoing", "learners", "learners_next", "auto_leave", "epoch", "forced"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,3 +260,46 @@ def _facts(files: Files, out: str, partition: int, identity: Identity, groups: G
         "fault_record": carried_fault(identity.cluster_id, faults[-1] if faults else None),
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+"""Of a configuration's members: who votes. The others are the shape."""
+
+
+def begin_alone(groups: GroupStates, identity: Identity) -> None:
+    """Every group as the new log begins. The newest configurations already name this node alone."""
+    cluster = groups.state(CLUSTER_GROUP)
+    newest = cluster.configurations[-1] if cluster.configurations else None
+    shape = {name: value for name, value in (cluster.configuration or {}).items() if name not in OF_VOTERS}
+    if newest is not None and shape:
+        cluster.shape = Stated(newest.index, newest.term, shape)
+    for state in groups.by_partition.values():
+        state.configurations = [_voters_alone(stated) for stated in state.configurations[-1:]]
+    ended = {group: (state.last_term, state.last_index) for group, state in groups.by_partition.items()}
+    cluster.members.pop(identity.node_id, None)
+    members = {node: ClusterMember.from_json(stated.value) for node, stated in cluster.members.items()}
+    for node, member in members.items():
+        former = tuple(dict.fromkeys((*member.former, *([member.incarnation] if member.incarnation else []))))
+        after = replace(member, stage=MemberStage.REMOVED, incarnation=b"", former=former, admitted={}, ended=ended)
+        cluster.members[node] = Stated(cluster.last_index, cluster.last_term, after.to_json())
+
+
+def with_stated_set(records: Sequence[FaultRecord], stated: Stated | None, cluster_id: bytes) -> tuple[FaultRecord, ...]:
+    """The records of fault logs, and the set that the cluster group states, where a crash came before its record."""
+    records = tuple(records)
+    last = records[-1] if records else None
+    said = FaultSet.from_json(stated.value) if stated is not None else None
+    if said is None or said.sequence != (last.sequence if last is not None else 0) + 1:
+        return records
+    record = make_record(
+        cluster_id, last, failed=said.failed, epoch=said.epoch, term=said.term, author=said.author, demotions=said.demotions,
+        reason=said.reason,
+    )  # fmt: skip
+    return (*records, record)
+
+
+def _voters_alone(stated: Stated) -> Stated:
+    """A node alone counts its generations as `epoch`, which is something else where nodes agree on configurations."""
+    value = stated.value
+    forced = value.get("forced") is True
+    said = {"voters": value.get("voters", []), "outgoing": [], "learners": [], "learners_next": [], "auto_leave": False}
+    return Stated(stated.index, stated.term, {**said, "forced": forced, "epoch": int(value.get("epoch", 0)) if forced else 0})

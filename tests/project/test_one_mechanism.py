@@ -24,7 +24,7 @@ OWN_FILES = {
     "procedures/storage/state.py": "the state that a site executes on, which trusts no schema either",
     "procedures/checks/migrations.py": "the empty file that a backup fills; it is opened as a state",
     "cmdlog/node/migrating/offline_plan.py": "the same",
-    "replay/fork/first_differences.py": "a new file of its own",
+    "replay/fork/side_by_side.py": "a new file of its own",
     "replay/repartition/rows.py": "a new file, filled from states that `connect` opens",
     "snapshot/capture/capture.py": "the empty file that a capture fills",
 }

@@ -10,12 +10,12 @@ import cmdlog
 from cmdlog.wal.files import RealFiles
 from procedures.errors import MigrationFailed, SchemaConflict
 from procedures.storage.state import PartitionState
+from replay import engine
 from replay.errors import Interrupted
 from replay.fork import unfinished
 from replay.fork.fork import START, fork
 from replay.fork.rerun import CallUnfit
 from replay.fork.tally import RerunProgress
-from replay.loop import shared_transaction
 from replay.state.trust import state_path
 from tests.replay.deployed import ITEMS, PARTITIONS, Deployed, application, fits, make_deployed, ordered, tables_of
 from tests.replay.ledgers import SMALL, Versions
@@ -99,7 +99,7 @@ def test_interrupted_fork_runs_its_migrations_once(
 ) -> None:
     """Interrupted at each commit after the change of tables, it resumes to what one run gives."""
     at, db = past.last(2).txn_id, application(versions, 4)
-    monkeypatch.setattr(shared_transaction, "GROUP_CALLS_MAX", 1)
+    monkeypatch.setattr(engine, "GROUP_CALLS_MAX", 1)
     kept = unfinished.save_progress
     for commits in range(4):
         out, left = tmp_path / f"out{commits}", [commits]

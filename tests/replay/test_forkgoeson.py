@@ -15,11 +15,11 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.log import Log
 from procedures import Database
 from procedures.storage.state import PartitionState
+from replay import engine
 from replay.errors import Interrupted
 from replay.fork import unfinished
 from replay.fork.fork import START, ForkReport, fork
 from replay.fork.tally import RerunProgress
-from replay.loop import shared_transaction
 from replay.state.trust import state_path
 from tests.commands import Command
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
@@ -90,7 +90,7 @@ def test_fork_goes_on_from_every_transaction(
     db = versions.load("ledger_v2", factor="amount * 2")
     at = deposits_of(node)[9].txn_id if middle else START
     whole = forked(node, db, tmp_path / "whole", at)
-    monkeypatch.setattr(shared_transaction, "GROUP_CALLS_MAX", 1)
+    monkeypatch.setattr(engine, "GROUP_CALLS_MAX", 1)
     kept = unfinished.save_progress
     applied: list[tuple[int, int]] = []
     turns = iter(range(10_000))

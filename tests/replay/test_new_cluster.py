@@ -13,7 +13,7 @@ from cmdlog.wal.fault_log import make_record
 from cmdlog.wal.format.cluster_record import ClusterMember, FaultSet, MemberStage
 from cmdlog.wal.group_state import GroupState, GroupStates, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
-from replay.log.new_cluster import begin_alone, with_stated_set
+from replay.recover.to_directory import begin_alone, with_stated_set
 
 ME = Identity(b"cluster-number-1", 1, b"new-life")
 SHAPE = {"partitions": 1, "slots": [[0, 16384, 0]], "key_policy": {"window_ms": 5}}

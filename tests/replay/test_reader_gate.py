@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from replay.state.reader_gate import ReaderGate, is_shut
+from replay.state.state_locks import ReaderGate, is_shut
 
 SITE = """
 import sys
-from replay.state.reader_gate import ReaderGate
+from replay.state.state_locks import ReaderGate
 gate = ReaderGate(sys.argv[1])
 gate.shut()
 print("shut", flush=True)

@@ -18,8 +18,7 @@ from procedures.idempotency.session_row import SINGLE_FIGURES, Stage, forgotten_
 from procedures.idempotency.session_table import SHRINK_AFTER
 from procedures.storage.state import PartitionState
 from procedures.wire.sent_request import sent_hash
-from replay.diff.diff import DiffReport
-from replay.diff.keys import NamesDiff, compare_sessions
+from replay.diff.diff import DiffReport, NamesDiff, compare_sessions
 from replay.diff.state_reader import States
 from replay.repartition.repartition import reshape
 from replay.state.trust import state_path

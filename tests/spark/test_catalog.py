@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from replay.spark.base.options import parse_options
-from replay.spark.datasource.catalog_table import options_of_catalog
+from replay.spark.datasource.source import options_of_catalog
 from tests.spark.reading import made, read
 
 if TYPE_CHECKING:

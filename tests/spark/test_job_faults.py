@@ -19,7 +19,7 @@ from cmdlog.wal.errors import Locked, NotEmpty, WrongDirectory
 from replay.errors import Interrupted
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import OtherVersions, check_versions, versions
-from replay.spark.jobs import job, stalled_tasks
+from replay.spark.jobs import job, task_attempt
 from replay.spark.jobs.backfill import backfill
 from replay.spark.jobs.job import SparkFailed, TaskError
 from replay.spark.jobs.rebuild import Rebuilt, rebuild
@@ -241,7 +241,7 @@ class Hanging:
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hanging:
     """Of a rebuild or a back-fill."""
-    monkeypatch.setattr(stalled_tasks, "STALLED_S", 0.5)
+    monkeypatch.setattr(task_attempt, "STALLED_S", 0.5)
     monkeypatch.setattr(sys.modules["replay.spark.jobs.rebuild"], "rebuild_partition", failing_work.stop_in_second)
     monkeypatch.setattr(sys.modules["replay.spark.jobs.backfill"], "backfill_partition", failing_work.stop_in_second_whatif)
     return Hanging(tmp_path / "out")

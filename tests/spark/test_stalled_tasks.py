@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replay.spark.jobs.stalled_tasks import STALLED_S, StalledTasks, TaskProgress
+from replay.spark.jobs.task_attempt import STALLED_S, StalledTasks, TaskProgress
 
 
 def test_task_without_a_report_is_named_until_the_next_one() -> None:

@@ -14,7 +14,7 @@ seat to another, and only while no group's configuration is changing: two config
     it is removed for good     -> FAULTS without it
 
 The pin comes before the learner: what the former life still says would else count as the new one's. The FAULTS come before the
-learner too: a recovery that reads a directory of the former life then knows that it is one (`replay.plan.fault_lineage`).
+learner too: a recovery that reads a directory of the former life then knows that it is one (`replay.plan.directory_doubts`).
 """
 
 from __future__ import annotations

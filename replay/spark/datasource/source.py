@@ -6,6 +6,12 @@ One rule: it translates. What is read is decided in `replay.spark.reading.read_p
 Spark finds the class through `pyspark_cmdlog` (see `replay/spark/discover`); a session that was not made by
 `replay.spark.session` may call `register(spark)` instead. Filters are not pushed down: Spark 4 keeps what was pushed on the
 shared relation, and a DataFrame that is used twice then gives wrong rows. Options select the rows.
+
+The schema of a catalog's table (`CREATE TABLE calls USING cmdlog OPTIONS (path '…')`) carries the options. A catalog hands them
+over when it asks for the columns, mixed with properties of its own, and Spark (4.3) does not hand them over again when the table
+is read: a Python source then gets the columns and nothing else. So the first of the columns that a catalog is given holds the
+options as metadata. A catalog marks what was in OPTIONS with a prefix and gives `path` without one. Everything else that it gives
+(owner, comment, location, TBLPROPERTIES) is its own business.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+import orjson
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from replay.spark.base.executor_zip import planners_path, ship
@@ -20,9 +27,10 @@ from replay.spark.base.options import CALLS, BadOption, ParamsFormat, ReadOption
 from replay.spark.base.parallelism import stated_to_planners
 from replay.spark.base.user_errors import spoken, spoken_rows
 from replay.spark.base.version_check import READS, check_versions, versions_for_reading
-from replay.spark.datasource.catalog_table import is_of_catalog, options_in, options_of_catalog, with_options
 from replay.spark.reading.read_task import Task
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -33,6 +41,11 @@ if TYPE_CHECKING:
 NAME: Final = "cmdlog"
 COLUMNS: Final = "partition_id int, txn_id bigint, procedure string, ts timestamp, params string"
 METADATA: Final = "_node int, _segment string, _block_offset bigint, _crc bigint, _key binary"
+PROVIDER: Final = "provider"  # only a catalog gives it
+OPTION: Final = "option."
+PATH: Final = "path"
+CATALOG_OPTIONS: Final = "cmdlog.options"  # of a column's metadata
+_JSON_NAMES: Final = {"int": "integer", "bigint": "long"}  # of types in a schema's JSON; the others are called as in SQL
 
 
 class CmdlogSource(DataSource):
@@ -236,3 +249,33 @@ def register(spark: SparkSession) -> None:
     ship(spark)
     with planners_path(spark), stated_to_planners(spark):
         spark.dataSource.register(CmdlogSource)
+
+
+def is_of_catalog(given: Mapping[str, str]) -> bool:
+    """Whether a catalog gave these, to learn the columns of a new table."""
+    return PROVIDER in {name.lower() for name in given}
+
+
+def options_of_catalog(given: Mapping[str, str]) -> dict[str, str]:
+    """What the statement has as OPTIONS or LOCATION."""
+    stated = {name[len(OPTION) :]: value for name, value in given.items() if name.lower().startswith(OPTION)}
+    return stated | {name: value for name, value in given.items() if name.lower() == PATH}
+
+
+def with_options(columns: Mapping[str, str], given: Mapping[str, str]) -> StructType:
+    """These columns (name -> Spark's type), which hold the options for every later read of the table."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - a planner that reads without a catalog needs none
+
+    fields: list[dict[str, Any]] = [
+        {"name": name, "type": _JSON_NAMES.get(kind, kind), "nullable": True, "metadata": {}} for name, kind in columns.items()
+    ]
+    fields[0]["metadata"] = {CATALOG_OPTIONS: orjson.dumps(dict(given)).decode()}
+    return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def options_in(schema: StructType) -> dict[str, str]:
+    """The options that a table of a catalog was made with; {} of any other schema."""
+    for field in schema.fields:
+        if (text := field.metadata.get(CATALOG_OPTIONS)) is not None:
+            return {str(name): str(value) for name, value in orjson.loads(text).items()}
+    return {}

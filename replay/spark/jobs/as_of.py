@@ -18,9 +18,8 @@ from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import BadUntil, Incomplete, ReplayError, UntilUnreachable, first_of
-from replay.log.archive_reach import time_of
+from replay.log.archive_reach import describe_strays, time_of
 from replay.log.collect_evidence import gather
-from replay.log.orphan_segments import describe_strays
 from replay.log.source import fold_end
 from replay.plan.cluster_plan import JointPlan, check_complete
 from replay.plan.cluster_planner import make_joint_plan, open_or_salvage

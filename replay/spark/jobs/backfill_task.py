@@ -29,9 +29,8 @@ from replay.diff.diff import KINDS, DiffReport, RowChange, TableDiff, diff
 from replay.diff.parquet import ParquetField, parquet_files
 from replay.diff.state_reader import States
 from replay.fork.bind_calls import CallBinding
-from replay.fork.first_differences import FirstDifferences
 from replay.fork.rerun import ForkPlace, OtherCode
-from replay.fork.side_by_side import SideBySide
+from replay.fork.side_by_side import FirstDifferences, SideBySide
 from replay.fork.tally import LeftOut
 from replay.log.archive_reach import source_from
 from replay.log.scan import ScannedStream

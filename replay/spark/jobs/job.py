@@ -30,8 +30,7 @@ from replay.spark.base.executor_zip import ship
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.fetched_inputs import inputs, output_path
 from replay.spark.jobs.staging import Staging, check_output, finished, staging
-from replay.spark.jobs.stalled_tasks import StalledTasks
-from replay.spark.jobs.task_attempt import Work, carry_out
+from replay.spark.jobs.task_attempt import StalledTasks, Work, carry_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,8 +34,7 @@ from replay.errors import EntryMissing, PlanOutdated, RemoteError, ReplayError
 from replay.recover.new_directory import ResumableDirectory, check_apart
 from replay.spark.base.version_check import OtherVersions, versions
 from replay.spark.jobs.fetched_inputs import output_path
-from replay.spark.jobs.stalled_tasks import TaskProgress
-from replay.spark.jobs.task_attempt import ATTEMPTS, PROGRESS, ROWS, is_full
+from replay.spark.jobs.task_attempt import ATTEMPTS, PROGRESS, ROWS, TaskProgress, is_full
 
 SUFFIX: Final = ".unfinished"
 REQUEST: Final = "request.json"

@@ -18,8 +18,8 @@ from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, BlockNumber, Lsn
 from cmdlog.wal.skips import VOID, SkipSet
 from replay.errors import EntryMissing, PlanOutdated, UntilBeyond
+from replay.log.archive_reach import describe_strays
 from replay.log.log_fold import is_void
-from replay.log.orphan_segments import describe_strays
 from replay.log.scan import ScannedStream
 from replay.log.source import fold_end, open_source
 from replay.log.spans import Mark

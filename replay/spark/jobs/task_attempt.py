@@ -6,6 +6,9 @@ task several times at once (speculation, a lost executor), and a dead attempt le
 A fault of the log, the code or the plan is a result: a row with an error, since a second attempt would end the same way. A fault
 of the machine is raised, and Spark tries again elsewhere. A full scratch disk is a fault of the machine; the output's disk is
 shared by all, so its being full is a result.
+
+Spark waits for ever for a worker that hangs: `StalledTasks` says which task has reported nothing for long, and where it runs.
+It only looks. A task may be silent for a good reason, such as a large snapshot that is restored: people decide.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ PROGRESS_EVERY_S: Final = 0.5
 READ_BYTES: Final = 1 << 20
 MACHINE: Final = (DiskFull, WriteFailed, EnvironmentFault)  # of what is known by name; OSError and MemoryError are the others
 PROBE_BYTES: Final = 1 << 18  # a disk that does not take so much is full
+STALLED_S: Final = 30.0  # many times what lies between two reports of a task that replays
 
 
 @dataclass(slots=True)
@@ -158,3 +162,34 @@ def _error_json(error: OperatorError) -> dict[str, Any]:
     if isinstance(error, Divergence | Poison):
         told["place"] = error.place.to_json()
     return told
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """What a running attempt has reported last."""
+
+    calls: int
+    process: str = ""  # and its machine
+
+
+class StalledTasks:
+    """Owned by one thread."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._seen: dict[str, tuple[TaskProgress, float, str]] = {}  # by task: the report, when it came, and the same for people
+
+    def find(self, running: Mapping[str, TaskProgress]) -> str:
+        """A sentence about the one that has been silent for longest, the same at each look; "" where none has for long."""
+        now, clock = self._now(), time.strftime("%H:%M:%S UTC", time.gmtime())
+        for key, report in running.items():
+            if key not in self._seen or self._seen[key][0] != report:
+                self._seen[key] = report, now, clock
+        silent = [(self._seen[key][1], key) for key in running if now - self._seen[key][1] >= STALLED_S]
+        if not silent:
+            return ""
+        report, _, since = self._seen[min(silent)[1]]
+        return (
+            f"task {min(silent)[1]} has reported nothing since {since}, {report.process or 'on an executor'}; "
+            "if it hangs, kill that process, and Spark runs the task again"
+        )

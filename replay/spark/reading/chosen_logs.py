@@ -17,9 +17,9 @@ from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import PARTITIONS_MAX
 from cmdlog.wal.opening.survey import SegmentFile
+from replay.log.archive_reach import archived_of, describe_stray, first_block_of, why_stray
 from replay.log.collect_evidence import gather
 from replay.log.evidence import NodeEvidence
-from replay.log.orphan_segments import archived_of, describe_stray, first_block_of, why_stray
 from replay.log.source import LogSource, open_source
 from replay.log.spans import salvage
 from replay.plan.authority import ClusterVerdict, GroupVerdict, decide
