@@ -26,7 +26,7 @@ from procedures.samples import bank
 from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import Target, execute
 from replay.spark.jobs import backfill, rebuild
-from replay.spark.jobs.as_of import Moment, find_history
+from replay.spark.jobs.past_replay import Moment, find_history
 from replay.state.trust import state_path
 from snapshot.export import TableSource, write_tables
 from snapshot.table_digest import open_image, table_digests

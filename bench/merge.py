@@ -34,10 +34,9 @@ from cmdlog.wal.format.batch import decode_batch, encode_batch
 from cmdlog.wal.format.record import Record, RecordKind, encode_commit_mark
 from cmdlog.wal.ids import make_txn_id
 from cmdlog.wal.log import Log
-from replay.history.cursors import ChosenLog
 from replay.history.merge import Merge, streams_of
 from replay.history.merge_stream import MergeStream
-from replay.log.source import open_source
+from replay.log.source import LogSource, open_source
 
 FILES = RealFiles()
 CALLS = 64  # of a batch
@@ -72,7 +71,7 @@ def main() -> None:
 # -- the logs ------------------------------------------------------------------------------------------------------------
 
 
-def write_log(directory: Path, records: Iterator[bytes], *, log_bytes: int) -> ChosenLog:
+def write_log(directory: Path, records: Iterator[bytes], *, log_bytes: int) -> LogSource:
     """A node's log of these records, without a sync: nobody cuts the power here."""
     segments = max(4, log_bytes * 5 // 4 // SEGMENT_BYTES + 3)
     Log.create(FILES, str(directory), Identity.fresh(), segment_bytes=SEGMENT_BYTES, segments=segments)
@@ -86,12 +85,7 @@ def write_log(directory: Path, records: Iterator[bytes], *, log_bytes: int) -> C
         if not feed.arrived.wait(30):
             raise RuntimeError("the log does not take the block")
     log.close()
-    return chosen(directory)
-
-
-def chosen(directory: Path) -> ChosenLog:
-    source = open_source(FILES, str(directory))
-    return ChosenLog(str(directory), source, source.first_blocks[0])
+    return open_source(FILES, str(directory))
 
 
 PARAMS = [b'[%d,"account-%d",%d,"12.50"]' % (n, n * 7919 % 100_000, n * 104_729 % 100_000) for n in range(CALLS)]
@@ -132,7 +126,7 @@ def measure(bench: Bench, folder: Path, *, streams: int, logs: int, calls: int) 
     size = calls * 60
     made = [write_log(folder / f"node-{n}", side_by_side(streams, batches), log_bytes=size) for n in range(logs)]
     wanted = {partition: (partition % logs, 0, batches) for partition in range(streams)}
-    looked = streams_of(made, wanted)
+    looked = look(made, wanted)
     text = folder / "calls.txt"
     write_text(text, made[0])
     ways = {
@@ -154,34 +148,41 @@ def measure(bench: Bench, folder: Path, *, streams: int, logs: int, calls: int) 
     bench.ratio("merge / sort(1)", paired(found["merge"], found["sort"]))
 
 
-def run_read(logs: Sequence[ChosenLog], calls: int, _round: int) -> float:
+def run_read(logs: Sequence[LogSource], calls: int, _round: int) -> float:
     began = time.process_time()
     for log in logs:
-        for _ in log.source.read(from_block=log.from_block):
+        for _ in log.read(from_block=log.first_blocks[0]):
             pass
     return calls / (time.process_time() - began)
 
 
-def run_merge(logs: Sequence[ChosenLog], streams: Sequence[MergeStream], calls: int, _round: int) -> float:
+def look(logs: Sequence[LogSource], wanted: dict[int, tuple[int, int, int]]) -> list[list[MergeStream]]:
+    """The streams of each log."""
+    of_log = [{p: at[1:] for p, at in wanted.items() if at[0] == number} for number in range(len(logs))]
+    return [streams_of(log, log.first_blocks[0], of) for log, of in zip(logs, of_log, strict=True)]
+
+
+def run_merge(logs: Sequence[LogSource], streams: Sequence[Sequence[MergeStream]], calls: int, _round: int) -> float:
     began = time.process_time()
-    count = consume(Merge(logs, streams))
+    count = consume(logs, streams)
     elapsed = time.process_time() - began
     if count != calls:
         raise RuntimeError(f"{count} of {calls} invocations were merged")
     return calls / elapsed
 
 
-def run_look(logs: Sequence[ChosenLog], wanted: dict[int, tuple[int, int, int]], calls: int, number: int) -> float:
+def run_look(logs: Sequence[LogSource], wanted: dict[int, tuple[int, int, int]], calls: int, number: int) -> float:
     began = time.process_time()
-    streams = streams_of(logs, wanted)
+    streams = look(logs, wanted)
     looked = time.process_time() - began
     return calls / (looked + calls / run_merge(logs, streams, calls, number))
 
 
-def consume(merge: Merge) -> int:
-    """Looks at the order of the calls; how many there were."""
+def consume(logs: Sequence[LogSource], streams: Sequence[Sequence[MergeStream]]) -> int:
+    """Merges the logs, and looks at the order of the calls; how many there were."""
     count, last = 0, 0
-    for call in merge.invocations():
+    merges = [Merge(log, of, from_block=log.first_blocks[0]) for log, of in zip(logs, streams, strict=True)]
+    for call in heapq.merge(*(merge.invocations() for merge in merges)):
         if call.txn_id <= last:
             raise RuntimeError("the merge is out of order")
         last = call.txn_id
@@ -189,12 +190,12 @@ def consume(merge: Merge) -> int:
     return count
 
 
-def run_heapq(logs: Sequence[ChosenLog], wanted: dict[int, tuple[int, int, int]], calls: int, _round: int) -> float:
+def run_heapq(logs: Sequence[LogSource], wanted: dict[int, tuple[int, int, int]], calls: int, _round: int) -> float:
     """The obvious way, and with all records in memory, so that it may read each log only once."""
     began = time.process_time()
     records: dict[int, list[Record]] = {partition: [] for partition in wanted}
     for number, log in enumerate(logs):
-        for _, record in log.source.read(from_block=log.from_block):
+        for _, record in log.read(from_block=log.first_blocks[0]):
             if record.kind is RecordKind.BATCH and wanted[record.partition][0] == number:
                 records[record.partition].append(record)
     count, last = 0, 0
@@ -217,10 +218,10 @@ def calls_of(records: Sequence[Record]) -> Iterator[tuple[int, int, int, int, in
             yield txn_id, record.partition, record.index, position, procedure, params
 
 
-def write_text(path: Path, log: ChosenLog) -> None:
+def write_text(path: Path, log: LogSource) -> None:
     """One line per call, in the order of the log."""
     with path.open("w", encoding="ascii") as file:
-        for _, record in log.source.read(from_block=log.from_block):
+        for _, record in log.read(from_block=log.first_blocks[0]):
             if record.kind is RecordKind.BATCH:
                 file.writelines(f"{call[0]} {call[1]} {call[2]} {call[3]} {call[4]}\n" for call in calls_of([record]))
 
@@ -264,9 +265,9 @@ def spawn_peak(directory: Path, batches: int) -> int:
 def peak_of(arguments: Sequence[str]) -> int:
     """Bytes. Merges 4 streams of a log, its first look included."""
     directory, batches = arguments
-    logs = [chosen(Path(directory))]
-    streams = streams_of(logs, {partition: (0, 0, int(batches)) for partition in range(4)})
-    if consume(Merge(logs, streams)) != 4 * int(batches) * CALLS:
+    logs = [open_source(FILES, directory)]
+    streams = look(logs, {partition: (0, 0, int(batches)) for partition in range(4)})
+    if consume(logs, streams) != 4 * int(batches) * CALLS:
         raise RuntimeError("not all invocations were merged")
     # Not getrusage: its peak is at least that of the process that started this one.
     status = Path("/proc/self/status").read_text()

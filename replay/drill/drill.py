@@ -49,7 +49,6 @@ def drill(
     seed: int,
     work: str | None = None,
     progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
     make_way: Callable[[], None] = lambda: None,
 ) -> DrillReport:
     """Runs the proofs and writes the report. `work` is where the temporary folder is made, else the node directory's `drills`.
@@ -64,14 +63,14 @@ def drill(
         files.mkdir(folder)
     with alone(folder):
         sweep(folder)
-        report = DrillReport(directory, seed, now(), now())
+        report = DrillReport(directory, seed, now := datetime.now(UTC), now)
         try:
             _prove(files, report, work or folder, progress, make_way)
         except Exception as error:
             report.error = _meaning(error)
             if not isinstance(report.error, OSError | OperatorError):
                 raise  # our own bug, not the node's
-        report.finished = now()
+        report.finished = datetime.now(UTC)
         report.path = write_report(files, folder, report)
     return report
 

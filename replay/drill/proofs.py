@@ -13,7 +13,7 @@ Proofs per partition, each with all that a recovery does (checksums, the log's o
 The second proof compares two paths to one state: an image of what the live run had, and an older image with the log in between. A
 row that changed in an image together with its checksums, a procedure that is not deterministic, an entry that is missing in the
 log: each makes the two paths end in different tables. A row that changed in the live state is in both images. Only what is older
-than the change shows it: so the third proof goes back as far as log and archive lead (`replay.drill.proof_starts`).
+than the change shows it: so the third proof goes back as far as log and archive lead (`replay.drill.proof_start`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from procedures.execution import hash_seed
 from procedures.storage.state import Position
-from replay.drill.proof_starts import LongestPaths, draw_moment, find_ways, oldest_moment, scan_all
+from replay.drill.proof_start import LongestPaths, draw_moment, find_ways, oldest_moment, scan_all
 from replay.drill.report import DrillReport, Proof
 from replay.drill.view import ViewChanged
 from replay.errors import PlanOutdated, ReplayError, UntilBeyond, UntilUnreachable

@@ -20,7 +20,7 @@ from replay.engine import Catalogs, PartitionEngine, SharedTransaction, invocati
 from replay.errors import Divergence, DivergencePlace, PlanOutdated
 from replay.fork.rerun import ForkPlace
 from replay.log.scan import ScannedStream
-from replay.loop.entry_queue import UncomparedBatches
+from replay.loop import UncomparedBatches
 from replay.recover.divergence import compare_with_live
 from replay.state.touched_rows import RowTrail, Steps, Trails
 

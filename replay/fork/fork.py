@@ -10,83 +10,50 @@ forked. New transaction ids are above all that the old log knew.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from cmdlog.wal.directory.instance import Identity, Origin, load_instance
+import orjson
+
+from cmdlog.wal.directory.instance import Origin, load_instance
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import RecordKind
+from cmdlog.wal.group_state import LoggedCatalog
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from procedures.code.bundle import capture_bundle
-from procedures.idempotency.known_outcome import Status
+from procedures.errors import ProceduresError
+from procedures.execution.executor import Applied, Invocations
+from procedures.idempotency.known_outcome import KeyPolicy, Status
 from procedures.storage.state import PartitionState, Position
-from replay.errors import BadUntil, Poison, UntilBeyond, UntilUnreachable
+from replay.engine import CatalogMissing, Catalogs, PartitionEngine
+from replay.errors import BadUntil, Poison, ReplayError, UntilBeyond, UntilUnreachable
 from replay.fork import unfinished
-from replay.fork.live_outcome import with_live_outcome
 from replay.fork.new_node import check_database, first_groups, fresh_instance
 from replay.fork.remaining_log import RemainingLog, find_remaining_log, naming_other_moments, partitions_of, read_after
 from replay.fork.rerun import ForkPlace, Missing
 from replay.fork.run import CallStuck, ForkCode, run_here, run_watched
-from replay.fork.tally import Difference, RerunProgress, RerunTally
+from replay.fork.tally import Difference, ForkReport, RerunProgress, RerunTally
 from replay.fork.unfinished import ForkMarker
 from replay.log.scan import mark_void
 from replay.log.source import LogSource, fold_end, open_source
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import PAST, make_plan
 from replay.plan.sole_voter import check_alone
-from replay.recover.execute import RecoveryProgress, ReplayTerms, Target, execute
+from replay.recover.execute import RecoveryProgress, ReplayTerms, Target, execute, replay_into
 from replay.recover.new_directory import NewNodeDirectory
 from replay.recover.to_directory import RESUMABLE, complete
 from replay.results import PartitionResult
 from replay.state.trust import Trust, read_position, state_path
+from snapshot.errors import SnapshotError
 
 START: Final = 0  # as a moment: before the first transaction
 ReportProgress = Callable[[RecoveryProgress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ForkReport:
-    """What a fork did."""
-
-    results: Sequence[PartitionResult]  # by partition: calls after the fork, and where the new node begins
-    kept: int  # calls before the fork that were replayed with their own code
-    tally: RerunTally
-    identity: Identity
-    origin: Origin
-    catalog: int  # version of the code in the new node
-    code: str  # hash of its bundle
-    seconds: float
-    already: bool = False  # an earlier run has made it; nothing was done
-
-    @property
-    def calls(self) -> int:
-        return sum(result.calls for result in self.results)
-
-    def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        tally = self.tally
-        return {
-            "cluster_id": self.identity.cluster_id.hex(),
-            "forked_from": {"cluster_id": self.origin.cluster_id.hex(), "txn_id": str(self.origin.txn_id)},
-            "catalog": self.catalog,
-            "code": self.code,
-            "seconds": round(self.seconds, 3),
-            "already": self.already,
-            "kept": self.kept,
-            "calls": self.calls,
-            "compared": tally.compared,
-            "changed": tally.changed,
-            "first": tally.first.to_json() if tally.first else None,
-            "statuses": {Status(status).name: calls for status, calls in sorted(tally.statuses.items())},
-            "left_out": [of.to_json() for _, of in sorted(tally.left_out.items())],
-            "partitions": [
-                {"partition": r.partition, "calls": r.calls, "index": r.index, "txn_id": str(r.txn_id)} for r in self.results
-            ],
-        }
 
 
 def fork(
@@ -99,7 +66,6 @@ def fork(
     until: int | None = None,
     target: str | None = None,
     missing: Missing = "refuse",
-    workers: int | None = None,
     progress: ReportProgress = lambda _progress: None,
     hang_after_s: float | None = None,
 ) -> ForkReport:
@@ -133,7 +99,7 @@ def fork(
     check_database(rest.scan.groups, db)
     if not goes_on:
         place.create([directory])
-    terms = _terms(workers, progress, hang_after_s)
+    terms: ReplayTerms = {"progress": progress} if hang_after_s is None else {"progress": progress, "hang_after_s": hang_after_s}
     run = _ForkRun(target=Target(files, out), planned=planned, rest=rest, code=code, terms=terms, goes_on=goes_on)
     with place.owned((*RESUMABLE, CallStuck)) as owner:
         place.begin_request()
@@ -149,12 +115,6 @@ def fork(
         complete(files, out, owner, instance, groups=groups, results=ran.results, begun_by=marker.by)
     seconds = time.monotonic() - began
     return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
-
-
-def _terms(workers: int | None, progress: ReportProgress, hang_after_s: float | None) -> ReplayTerms:
-    """How all calls of the fork are run; without `hang_after_s` those of the other code run here."""
-    terms: ReplayTerms = {"workers": workers, "progress": progress}
-    return terms if hang_after_s is None else {**terms, "hang_after_s": hang_after_s}
 
 
 def _open_alone(files: Files, directory: str) -> LogSource:
@@ -307,3 +267,54 @@ def _batch_of(source: LogSource, found: Difference) -> Batch | None:
         if lsn.block > found.block:
             break
     return None
+
+
+CALLS_MAX: Final = 100_000  # before the call: some seconds
+
+
+def with_live_outcome(
+    files: Files, directory: str, found: Difference, batch: Batch, catalogs: Mapping[int, LoggedCatalog]
+) -> Difference:
+    """The difference with the live outcome, if it can be had and has the hash that the log holds."""
+    try:
+        applied = _run_again(files, directory, found, batch, catalogs)
+    except (ReplayError, CatalogMissing, ProceduresError, SnapshotError, WalError):
+        return found  # the fork is made all the same
+    if applied is None or applied.result_hashes[0] != found.live_hash:
+        return found
+    return replace(found, live_status=Status(applied.statuses[0]).name, live_outcome=orjson.loads(applied.bodies[0]))
+
+
+def _run_again(
+    files: Files, directory: str, found: Difference, batch: Batch, catalogs: Mapping[int, LoggedCatalog]
+) -> Applied | None:
+    planned = make_plan(files, directory, PAST, until=found.txn_id - 1).only(found.partition)
+    if planned.plan.calls > CALLS_MAX:
+        return None
+    with tempfile.TemporaryDirectory(prefix="cmdlog-call-") as scratch:
+        paths = replay_into(files, scratch, planned)
+        known = Catalogs()
+        known.add_logged(batch.catalog, catalogs[batch.catalog].value)
+        state = PartitionState.open(paths[found.partition], partition=found.partition)
+        engine = PartitionEngine(state, known, digest_rows=False, policy=KeyPolicy(**planned.scan.groups.cluster.key_policy))
+        try:
+            return engine.executor.apply(_alone(found, batch, state.position.index + 1))
+        finally:
+            engine.close()
+
+
+def _alone(found: Difference, batch: Batch, index: int) -> Invocations:
+    """The call as a batch of its own."""
+    at, keys = found.position, batch.key_list()
+    return Invocations(
+        index=index,
+        term=batch.record.term,
+        checksum=0,
+        catalog=batch.catalog,
+        txn_ids=[found.txn_id],
+        procedures=[batch.procedures[at]],
+        params=[batch.params()[at]],
+        keys=None if keys is None else [keys[at]],
+        floors=batch.floors,
+        sent=batch.sent and [batch.sent[at]],
+    )

@@ -8,7 +8,7 @@ A stream that is forked has other entries than the log: the schema change, and t
 Its indexes are the log's plus `shift`.
 
 An interrupted run can be resumed: what was done so far (`RerunProgress`) is handed to `keep` within each transaction that makes
-it so. Entries come with their digests (`replay.loop.entry_queue`), so nothing is half compared when a transaction ends.
+it so. Entries come with their digests (`replay.loop`), so nothing is half compared when a transaction ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from replay.errors import ReplayError
 from replay.fork.bind_calls import CallBinding, Fit, Unfit
 from replay.fork.tally import Difference, RerunProgress
 from replay.log.scan import ScannedStream
-from replay.loop.entry_queue import UncomparedBatches
+from replay.loop import UncomparedBatches
 from replay.plan.node_plan import PartitionPlan
 from replay.recover.partition_replay import IDLE, IN_BATCH
 from replay.results import PartitionResult

@@ -32,13 +32,12 @@ from replay.fork.rerun import CallUnfit, ForkPlace, Missing, OtherCode, Partitio
 from replay.fork.tally import RerunTally
 from replay.log.log_fold import is_void
 from replay.log.scan import ScannedStream
-from replay.loop.entry_queue import EntryQueue
-from replay.loop.replay_loop import ReplayLoop
+from replay.loop import EntryQueue, ReplayLoop
 from replay.recover.execute import RecoveryProgress, Target
 from replay.recover.partition_replay import IN_BATCH
 from replay.recover.worker_pool import Incident, ReplayWorker, WorkerPool, start_process
 from replay.results import PartitionResult
-from replay.state.state_locks import StateLock
+from replay.state.state_lock import StateLock
 from replay.state.trust import STATE_FOLDER, state_path
 
 KNOWN_ERRORS: Final[Mapping[str, type[OperatorError]]] = {

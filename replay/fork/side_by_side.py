@@ -30,8 +30,7 @@ from replay.fork.baseline import Baseline
 from replay.fork.rerun import ForkPlace, OtherCode, PartitionRerun, RerunBatch
 from replay.fork.tally import Difference, LeftOut
 from replay.log.scan import ScannedStream
-from replay.loop.entry_queue import EntryQueue
-from replay.loop.replay_loop import ReplayLoop
+from replay.loop import EntryQueue, ReplayLoop
 from replay.results import PartitionResult
 from replay.state.touched_rows import INTERNAL, Key, Row, RowTrail, Steps, Trails
 

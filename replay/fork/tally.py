@@ -7,9 +7,13 @@ finished, so each of them is also JSON (`kept`, `of_kept`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
+
+from cmdlog.wal.directory.instance import Identity, Origin
+from procedures.idempotency.known_outcome import Status
+from replay.results import PartitionResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +121,44 @@ class RerunProgress:
     @classmethod
     def of_kept(cls, value: Mapping[str, Any]) -> Self:
         return cls(**{**value, "tally": RerunTally.of_kept(value["tally"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ForkReport:
+    """What a fork did."""
+
+    results: Sequence[PartitionResult]  # by partition: calls after the fork, and where the new node begins
+    kept: int  # calls before the fork that were replayed with their own code
+    tally: RerunTally
+    identity: Identity
+    origin: Origin
+    catalog: int  # version of the code in the new node
+    code: str  # hash of its bundle
+    seconds: float
+    already: bool = False  # an earlier run has made it; nothing was done
+
+    @property
+    def calls(self) -> int:
+        return sum(result.calls for result in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        tally = self.tally
+        return {
+            "cluster_id": self.identity.cluster_id.hex(),
+            "forked_from": {"cluster_id": self.origin.cluster_id.hex(), "txn_id": str(self.origin.txn_id)},
+            "catalog": self.catalog,
+            "code": self.code,
+            "seconds": round(self.seconds, 3),
+            "already": self.already,
+            "kept": self.kept,
+            "calls": self.calls,
+            "compared": tally.compared,
+            "changed": tally.changed,
+            "first": tally.first.to_json() if tally.first else None,
+            "statuses": {Status(status).name: calls for status, calls in sorted(tally.statuses.items())},
+            "left_out": [of.to_json() for _, of in sorted(tally.left_out.items())],
+            "partitions": [
+                {"partition": r.partition, "calls": r.calls, "index": r.index, "txn_id": str(r.txn_id)} for r in self.results
+            ],
+        }

@@ -69,7 +69,7 @@ def history(
 
 
 def _together(parts: Sequence[Iterator[Invocation]]) -> Iterator[Invocation]:
-    """Several histories as one: there are as few as stretches of damaged logs."""
+    """Several histories as one: there are as few as logs, and stretches of damaged ones."""
     heads = [(part, call) for part in parts for call in (next(part, None),) if call is not None]
     while len(heads) > 1:
         at = min(range(len(heads)), key=lambda n: (heads[n][1].txn_id, heads[n][1].partition))

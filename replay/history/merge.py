@@ -1,17 +1,20 @@
-"""Several logs into one order: the invocations of many partitions by TxnId, each once, in bounded memory.
+"""One log in order: the invocations of its partitions by TxnId, each once, in bounded memory. A heap joins several logs.
 
 One rule: nothing is released before every open stream has closed the TxnIds up to it, and then it waits for nothing else.
 
 A log interleaves the streams of several partitions, and is not sorted. Within a stream TxnIds ascend, so a stream has closed
 what its own last entry, a commit mark or a checkpoint states; the lowest of these over all open streams is the *bound*. The
-stream at the bound is the one that is read next, from whichever log serves it, and what is met on the way is held. Once
+stream at the bound is the one that is read next, and what is met on the way is held. Once
 everything up to the bound is out, that stream holds nothing: so it may always take one more entry, and the merge can always
 advance.
 
-The window is shared out: half of it to the cursors of the logs, half to streams that lag. Where a log's cursor has its share
+The window is shared out: half of it to the cursor of the log, half to streams that lag. Where the log's cursor has its share
 full and still has not met the lagging stream (a follower that caught up late wrote 100 MB of one partition before the next)
 that stream gets a cursor of its own. So the held bytes never exceed the window, as long as no entry is larger than its stream's
 part of the second half; a larger one is held anyway, at most one of each stream.
+
+A log has one cursor that serves all of its lanes. A lane that lags may leave it for a cursor of its own, which reads ahead for
+that lane alone. The first one passes over what was taken, and has the lane back when it reaches the position of the other.
 
 Superseded entries and skipped calls are known before the pass: from the plan of a recovery, or from a first look
 (`streams_of`). `replay.log.scan` explains why that also decides what is committed.
@@ -20,15 +23,20 @@ Superseded entries and skipped calls are known before the pass: from the plan of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
 from operator import attrgetter, itemgetter
 from typing import Final
 
+from cmdlog.operator_error import full_text
+from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.format.record import BadRecord, Record
-from replay.errors import StreamDamaged
-from replay.history.cursors import ChosenLog, LogCursor
-from replay.history.merge_stream import Invocation, MergeLane, MergeStream
+from cmdlog.wal.ids import Lsn
+from cmdlog.wal.reader import Recycled
+from replay.errors import LogMovedOn, StreamDamaged
+from replay.history.merge_stream import HELD_OVERHEAD_BYTES, Invocation, MergeLane, MergeStream
 from replay.log.log_fold import OPEN_END
 from replay.log.scan import scan
+from replay.log.source import LogSource
 
 MERGE_WINDOW_BYTES_MAX: Final = 64 << 20  # default: what a node closes late by some seconds fits, at 20 MB/s of log
 GULP_BYTES_MAX: Final = 2 << 20  # read between two looks at the bound: some hundred batches share the cost of a sort
@@ -40,24 +48,20 @@ class Merge:
 
     def __init__(
         self,
-        logs: Sequence[ChosenLog],
+        source: LogSource,
         streams: Sequence[MergeStream],
         *,
+        from_block: int,
         window_bytes_max: int = MERGE_WINDOW_BYTES_MAX,
     ) -> None:
-        """A partition is served by one log. Raises: ValueError when two streams name the same."""
-        self._lanes = [MergeLane(stream) for stream in sorted(streams, key=lambda stream: stream.partition)]
-        if len({stream.partition for stream in streams}) != len(streams):
-            raise ValueError("a partition is merged from one log at a time")
-        self._cursors: list[LogCursor] = []
-        for number, log in enumerate(logs):
-            mine = {lane.stream.partition: lane for lane in self._lanes if lane.stream.log == number}
-            self._cursors.append(LogCursor(log, mine, None))
-        self._log_share = window_bytes_max // 2 // max(1, len(logs))
+        """`from_block`: the first one of a segment before all that is wanted."""
+        self._lanes = [MergeLane(stream) for stream in sorted(streams, key=attrgetter("partition"))]
+        self._cursor = LogCursor(source, from_block, {lane.stream.partition: lane for lane in self._lanes})
+        self._log_share = window_bytes_max // 2
         self._lane_share = window_bytes_max // 2 // max(1, len(streams))
         self._bound = 0  # everything up to here has been given out
         self.held_bytes_max = 0
-        self.cursors_opened = len(self._cursors)
+        self.cursors_opened = 1
 
     def invocations(self) -> Iterator[Invocation]:
         """The merged calls, parsed. Everything complete before a damaged place comes out before the error.
@@ -72,12 +76,11 @@ class Merge:
                     raise damage
             yield from self._give_out()
         finally:
-            for cursor in self._cursors:
-                cursor.close()
+            self._cursor.close()
 
     def _advance(self, lane: MergeLane) -> StreamDamaged | None:
         """Reads for the lane that holds up the others; the damage, if that is what was met."""
-        main = self._cursors[lane.stream.log]
+        main = self._cursor
         partition = lane.stream.partition
         cursor = main if partition in main.lanes else main.guests[partition]
         try:
@@ -126,21 +129,16 @@ class Merge:
         stream = next(lane.stream for lane in self._lanes if lane.stream.partition == record.partition)
         place = {stream.partition: (int(record.index), stream.upto)}
         held_bytes = sum(lane.held_bytes for lane in self._lanes)
-        return StreamDamaged(self._cursors[stream.log].log.name, place, what, held_bytes=held_bytes)
+        return StreamDamaged(self._cursor.source.directory, place, what, held_bytes=held_bytes)
 
 
-def streams_of(logs: Sequence[ChosenLog], wanted: Mapping[int, tuple[int, int, int]]) -> list[MergeStream]:
-    """Streams with what a first look over the logs finds: partition -> (number of the log, after, upto).
+def streams_of(source: LogSource, from_block: int, wanted: Mapping[int, tuple[int, int]]) -> list[MergeStream]:
+    """Streams with what a first look over the log finds: partition -> (after, upto).
 
     Raises: Corrupt, Recycled, BadRecord.
     """
-    streams: list[MergeStream] = []
-    for number, log in enumerate(logs):
-        mine = {partition: at for partition, at in wanted.items() if at[0] == number}
-        indexes = {partition: after for partition, (_, after, _) in mine.items()}
-        found = scan(log.source, indexes, {}, from_block=log.from_block).streams if mine else {}
-        streams += [MergeStream.of(found[p], p, upto, log=number) for p, (_, _, upto) in mine.items()]
-    return streams
+    found = scan(source, {partition: after for partition, (after, _) in wanted.items()}, {}, from_block=from_block).streams
+    return [MergeStream.of(found[partition], partition, upto) for partition, (_, upto) in wanted.items()]
 
 
 def _bound_of_piece(lanes: Sequence[MergeLane], bound: int) -> int:
@@ -156,3 +154,94 @@ def _bound_of_piece(lanes: Sequence[MergeLane], bound: int) -> int:
                 bound = min(bound, last)
                 break
     return bound
+
+
+class LogCursor:
+    """Reads one log for some lanes. Invariant: it is never before a lane's own last record."""
+
+    def __init__(self, source: LogSource, from_block: int, lanes: Mapping[int, MergeLane], after: Lsn | None = None) -> None:
+        self.source, self.lanes, self._from_block = source, dict(lanes), from_block
+        self.position = Lsn(after.block, after.offset) if after else None  # of the last record that was taken
+        self.guests: dict[int, LogCursor] = {}  # partition -> the cursor that reads ahead for it
+        self._read_from = source.read(from_block=from_block if after is None else int(after.block))
+        self._records = self._read_from if after is None else dropwhile(lambda found: found[0] <= after, self._read_from)
+        self._next: tuple[Lsn, Record] | None = None
+
+    @property
+    def open_lanes(self) -> list[MergeLane]:
+        return [lane for lane in self.lanes.values() if not lane.ended]
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(lane.held_bytes for lane in self.lanes.values())
+
+    def read(self, *, bytes_max: int, at_least_one: bool) -> bool:
+        """Takes records until its lanes have ended or got that many bytes; whether it could take any.
+
+        `at_least_one`: the first entry is taken whatever its size. Raises: StreamDamaged.
+        """
+        try:
+            return self._read(bytes_max, self.open_lanes, at_least_one=at_least_one)
+        except (BadRecord, WalError) as cause:
+            raise self._damage(cause) from cause
+
+    def _read(self, bytes_max: int, open_lanes: list[MergeLane], *, at_least_one: bool) -> bool:
+        """As `read`. Once per record: names are local for that."""
+        lanes, guests, records = self.lanes, self.guests, self._records
+        found, taken, open_count, lsn = self._next, 0, len(open_lanes), self.position
+        try:
+            # A record is of a lane that is read here, of one that reads ahead for itself, or of none.
+            while open_count and (taken < bytes_max or (at_least_one and not taken)):
+                if found is None:
+                    found = next(records, None)
+                    if found is None:
+                        raise BadRecord("the log ends")
+                if guests:
+                    open_count += self._take_back(found[0])
+                record = found[1]
+                lane = lanes.get(record.partition)
+                if lane is not None and not lane.ended:
+                    size = len(record.raw) + HELD_OVERHEAD_BYTES
+                    if taken + size > bytes_max and (taken or not at_least_one):
+                        break
+                    lane.add_record(found[0], record)
+                    taken += size
+                    if lane.ended:
+                        open_count -= 1
+                lsn, found = found[0], None
+        finally:
+            moved, self._next, self.position = lsn != self.position, found, lsn
+        return moved
+
+    def split(self, lane: MergeLane) -> LogCursor:
+        """A cursor of its own for that lane, from here on."""
+        partition = lane.stream.partition
+        del self.lanes[partition]
+        cursor = self.guests[partition] = LogCursor(self.source, self._from_block, {partition: lane}, self.position)
+        return cursor
+
+    def _take_back(self, lsn: Lsn) -> int:
+        """Lanes whose own cursor is before `lsn` are served here again; how many of them are open."""
+        back = [p for p, guest in self.guests.items() if guest.position is None or guest.position < lsn]
+        count = 0
+        for partition in back:
+            guest = self.guests.pop(partition)
+            guest.close()
+            self.lanes[partition] = guest.lanes[partition]
+            count += not self.lanes[partition].ended
+        return count
+
+    def close(self) -> None:
+        """Closes the files."""
+        close = getattr(self._read_from, "close", None)
+        if close is not None:
+            close()
+        for guest in self.guests.values():
+            guest.close()
+
+    def _damage(self, cause: BadRecord | WalError) -> StreamDamaged:
+        where = f" after block {self.position.block}, offset {self.position.offset}" if self.position else ""
+        what = (str(cause) if isinstance(cause, Recycled) else full_text(cause)) + ("" if isinstance(cause, Corrupt) else where)
+        waiting = {lane.stream.partition: (lane.next_index, lane.stream.upto) for lane in self.open_lanes}
+        kind = LogMovedOn if isinstance(cause, Recycled) else StreamDamaged
+        return kind(self.source.directory, waiting, what, held_bytes=self.held_bytes)

@@ -44,10 +44,9 @@ class Invocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MergeStream:
-    """A partition's entries in (after, upto] of the log with that number; the rest comes from a first pass over it."""
+    """A partition's entries in (after, upto] of a log; the rest comes from a first pass over it."""
 
     partition: int
-    log: int
     after: int
     upto: int
     skips: Mapping[int, Collection[int]] = field(default_factory=dict)  # index -> positions that are not run
@@ -56,11 +55,11 @@ class MergeStream:
     line: PartitionSpan = field(default_factory=PartitionSpan, compare=False)  # multi-partition calls in it
 
     @classmethod
-    def of(cls, found: ScannedStream, partition: int, upto: int, *, log: int = 0, skips: Skips | None = None) -> MergeStream:
+    def of(cls, found: ScannedStream, partition: int, upto: int, *, skips: Skips | None = None) -> MergeStream:
         """What a pass over that log found of the partition. `skips` None: all that the log states."""
         skipped = found.skips if skips is None else skips
         line = found.line(upto)
-        return cls(partition, log, found.counted_from, upto, skipped, tuple(found.voids), tuple(found.untrue), line)
+        return cls(partition, found.counted_from, upto, skipped, tuple(found.voids), tuple(found.untrue), line)
 
 
 class MergeLane:

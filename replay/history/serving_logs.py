@@ -22,8 +22,7 @@ from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.ids import PARTITIONS_MAX, txn_millis
 from cmdlog.wal.skips import Skips, united_skips
 from replay.errors import ReplayError
-from replay.history.cursors import ChosenLog
-from replay.history.merge import Merge, streams_of
+from replay.history.merge import MERGE_WINDOW_BYTES_MAX, Merge, streams_of
 from replay.history.merge_stream import Invocation, MergeStream
 from replay.log.archive_reach import describe_stray, nearest_stray
 from replay.log.evidence import NodeEvidence
@@ -36,7 +35,7 @@ from replay.plan.cluster_planner import group_names, unproved
 from replay.plan.sole_voter import votes_alone
 from snapshot.archive_layout import ArchivedSegment, list_segments, run_before
 
-Wanted = dict[int, tuple[int, int, int]]  # partition -> number of its log, index that it begins after, last index
+Wanted = dict[int, tuple[int, int]]  # partition -> index that it begins after, last index
 
 
 class HistoryDamaged(ReplayError):
@@ -198,49 +197,55 @@ class HistoryReading:
     # -- what they tell --------------------------------------------------------------------------------------------------
 
     def _whole_history(self) -> list[Iterator[Invocation]]:
-        """The history of logs that can be read completely."""
-        sources = [self._source(d) for d in dict.fromkeys(self._serving.values()) if d not in self._damaged]
-        numbers = {source.directory: number for number, source in enumerate(sources)}
-        heads = {source.directory: _head(source) for source in sources}
-        wanted: Wanted = {}
-        for partition, of in sorted(self._verdict.groups.items()):
-            directory = self._serving[partition]
-            if partition < PARTITIONS_MAX and directory in numbers:
-                head = heads[directory].get(partition)
-                wanted[partition] = (numbers[directory], head.last_index if head else 0, of.last_index)
-        if not wanted:
-            return []
-        logs = [ChosenLog(source.directory, source, source.first_blocks[0]) for source in sources]
-        streams = self._unparted(streams_of(logs, wanted), sources)
-        self._skips = {of.partition: of.skips for of in streams}
-        return [Merge(logs, streams).invocations()]
+        """The history of logs that can be read completely, each with its part of the window."""
+        streams: dict[str, list[MergeStream]] = {}
+        for directory in dict.fromkeys(self._serving.values()):
+            served = self._served(directory) if directory not in self._damaged else ()
+            source = self._source(directory)
+            heads = _head(source) if served else {}
+            bases = {p: heads[p].last_index if p in heads else 0 for p in served}
+            wanted: Wanted = {p: (base, self._verdict.groups[p].last_index) for p, base in bases.items()}
+            if wanted:
+                streams[directory] = streams_of(source, source.first_blocks[0], wanted)
+        streams = self._unparted(streams)
+        self._skips = {of.partition: of.skips for found in streams.values() for of in found}
+        window_bytes = MERGE_WINDOW_BYTES_MAX // max(1, len(streams))
+        return [self._merged(directory, found, window_bytes) for directory, found in streams.items()]
 
-    def _unparted(self, streams: Sequence[MergeStream], sources: Sequence[LogSource]) -> list[MergeStream]:
+    def _merged(self, directory: str, streams: Sequence[MergeStream], window_bytes: int) -> Iterator[Invocation]:
+        source = self._source(directory)
+        return Merge(source, streams, from_block=source.first_blocks[0], window_bytes_max=window_bytes).invocations()
+
+    def _unparted(self, streams: Mapping[str, list[MergeStream]]) -> dict[str, list[MergeStream]]:
         """Without multi-partition calls that a recovery drops. Raises: Incomplete when a partition has lost one."""
         if self._damaged:  # not all calls of all partitions are known
-            return list(streams)
-        found = find_parted({of.partition: of.line for of in streams})
+            return dict(streams)
+        found = find_parted({of.partition: of.line for every in streams.values() for of in every})
         names: dict[int, str] = {}
-        for source in sources:
+        for source in map(self._source, streams):
             names = names_of(found, source, source.first_blocks[0]) | names
         if not self._anyway:
             check_whole(found, names)
         self.notes += [call.describe(names.get(call.txn_id, "")) for call in found]
-        gone = {of.partition: dict.fromkeys(left_out(found, of.partition), (0,)) for of in streams}
-        return [replace(of, skips=united_skips(of.skips, gone[of.partition])) if gone[of.partition] else of for of in streams]
+
+        def without(of: MergeStream) -> MergeStream:
+            gone = dict.fromkeys(left_out(found, of.partition), (0,))
+            return replace(of, skips=united_skips(of.skips, gone)) if gone else of
+
+        return {directory: list(map(without, every)) for directory, every in streams.items()}
 
     def _in_front(self) -> list[Iterator[Invocation]]:
         """What precedes those logs in others. A call of it may be skipped by either."""
         parts = []
         for directory in sorted({front.directory for front in self._fronts.values()}):
-            log = ChosenLog(directory, self._source(directory), self._source(directory).first_blocks[0])
+            source = self._source(directory)
             fronts = {p: front for p, front in sorted(self._fronts.items()) if front.directory == directory}
-            found = scan(log.source, {p: front.after for p, front in fronts.items()}, {}, from_block=log.from_block).streams
+            found = scan(source, {p: front.after for p, front in fronts.items()}, {}, from_block=source.first_blocks[0]).streams
             streams = []
             for p, front in fronts.items():
                 skips = united_skips(found[p].skipped.by_batch(upto=front.upto), self._skips[p])
                 streams.append(MergeStream.of(found[p], p, front.upto, skips=skips))
-            parts.append(Merge([log], streams).invocations())
+            parts.append(self._merged(directory, streams, MERGE_WINDOW_BYTES_MAX))
         return parts
 
     def _around_damage(self, source: LogSource) -> list[Iterator[Invocation]]:
@@ -259,16 +264,16 @@ class HistoryReading:
                 if number == len(stretches):
                     stretches.append((span.from_block, {}))
                 first_block, wanted = stretches[number]
-                wanted[partition] = (0, span.base, upto)
+                wanted[partition] = (span.base, upto)
                 stretches[number] = min(first_block, span.from_block), wanted
             self.notes += _gaps_told(partition, pieces, last)
         damages = source.patchwork.damages if source.patchwork is not None else ()
         self.notes += ["; ".join(str(damage.args[0]) for damage in damages)] if damages else []
         parts = []
         for first_block, wanted in stretches:
-            logs = [ChosenLog(source.directory, source, max(block for block in source.first_blocks if block <= first_block))]
-            streams = [replace(of, skips=skips[of.partition]) for of in streams_of(logs, wanted)]
-            parts.append(Merge(logs, streams).invocations())
+            begin = max(block for block in source.first_blocks if block <= first_block)
+            streams = [replace(of, skips=skips[of.partition]) for of in streams_of(source, begin, wanted)]
+            parts.append(Merge(source, streams, from_block=begin).invocations())
         return parts
 
 

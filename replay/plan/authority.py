@@ -12,7 +12,7 @@ beside all logs that suffice here: A and B vote, D joins, and B and D acknowledg
 
 Counted (*viable*) is the log of a voter whose directory is not known to have forgotten anything. Fault logs show which
 directories were being refilled or were restored from an old copy; so do votes and commit marks that another log knows, and
-starts that another node has met (`directory_doubts`). What cannot be detected is an old copy of a directory when no other at hand
+starts that another node has met (`directory_lineage`). What cannot be detected is an old copy of a directory when none at hand
 knows anything that it has forgotten: it looks like a node that lagged.
 
 Nothing is discarded on a fault log's word alone (A, B, C vote; x is on A and B; B is declared failed while
@@ -32,7 +32,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from replay.errors import ConflictingCommits, ForeignDirectory, NoLogs, TwoCopies
 from replay.log.evidence import BOOTSTRAP_INDEX, EMPTY, GroupEvidence, NodeEvidence, StatedConfiguration
 from replay.plan.contradiction import contradiction_of, is_committed
-from replay.plan.directory_doubts import doubt_of, ended_lives, lineage_of, unbroken_end
+from replay.plan.directory_lineage import doubt_of, ended_lives, lineage_of, unbroken_end
 
 
 class Use(enum.Enum):

@@ -107,7 +107,7 @@ class JointPlan:
             value = read_document(data, bytes_max=PLAN_BYTES_MAX)
             if (value.pop("format"), value.pop("kind")) != (FORMAT, KIND):
                 raise BadPlan(f"the plan has another format than {FORMAT}")
-            value["legs"] = tuple(Plan.from_json(orjson.dumps(leg)) for leg in value["legs"])
+            value["legs"] = tuple(map(Plan.from_value, value["legs"]))
             value["nodes"] = tuple(_node_from_json(node) for node in value["nodes"])
             value["choices"] = tuple(_choice_from_json(choice) for choice in value["choices"])
             for name in ("directories", "failed", "incomplete", "notes"):

@@ -115,7 +115,15 @@ class Plan:
     def from_json(cls, data: bytes) -> Plan:
         """Raises: BadPlan."""
         try:
-            value = read_document(data, bytes_max=PLAN_BYTES_MAX)
+            return cls.from_value(read_document(data, bytes_max=PLAN_BYTES_MAX))
+        except ValueError as error:
+            raise BadPlan(f"not a recovery plan: {error}") from error
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Plan:
+        """The same, read as JSON. Raises: BadPlan."""
+        try:
+            value = dict(value)
             if value.pop("format") != FORMAT:
                 raise BadPlan(f"the plan has another format than {FORMAT}")
             value["partitions"] = tuple(_part_from_json(part) for part in value["partitions"])

@@ -30,7 +30,7 @@ from replay.errors import NotSoleVoter
 from replay.log.evidence import GroupEvidence, NodeEvidence
 from replay.log.source import fold_end, open_source
 from replay.plan.authority import group_name, voter_list
-from replay.plan.directory_doubts import doubt_of
+from replay.plan.directory_lineage import doubt_of
 
 REJOIN_PATH: Final = (CLUSTER_FOLDER, "rejoin.json")
 TOMBSTONE_PATH: Final = (CLUSTER_FOLDER, "tombstone.json")

@@ -21,14 +21,13 @@ from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
 from procedures.storage.state import PartitionState
 from replay.errors import PlanOutdated
-from replay.loop.entry_queue import EntryQueue
-from replay.loop.replay_loop import ReplayLoop
+from replay.loop import EntryQueue, ReplayLoop
 from replay.machine_errors import named_fault
 from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.partition_replay import FatalCalls, PartitionReplay, ReplaySetup
 from replay.recover.target import PartitionsDone, Target
 from replay.results import PartitionResult
-from replay.state.state_locks import StateLock
+from replay.state.state_lock import StateLock
 from replay.state.trust import state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore
 

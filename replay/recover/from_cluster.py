@@ -26,9 +26,9 @@ from replay.plan.cluster_plan import JointPlan, check_complete, check_moment
 from replay.plan.cluster_planner import open_or_salvage
 from replay.plan.node_plan import Planned
 from replay.recover.execute import RecoveryProgress, RecoveryReport, ReplayTerms, Target, execute
-from replay.recover.new_directory import CreationMarker
+from replay.recover.new_directory import CreationMarker, NewNodeDirectory
 from replay.recover.quarantine import Aside, QuarantineFile, joined
-from replay.recover.to_directory import DirectoryWork, finished_report, reborn, unfinished_node, with_stated_set
+from replay.recover.to_directory import reborn, unfinished_node, with_stated_set
 from replay.repartition.repartition import Moved
 from replay.results import PartitionResult
 
@@ -58,19 +58,15 @@ def rebuild_jointly(
     instance = reborn(open_or_salvage(files, home).instance)
     groups = _groups(files, plan)
     lineage = known_to_all(files, plan.directories, verdict.lineage)
-    work = DirectoryWork(
-        directories=plan.directories,
-        marker=CreationMarker.of(plan.to_json(), ", ".join(plan.directories), plan.until, partitions),
-        instance=instance,
-        groups=groups,
-        lineage=with_stated_set(lineage, groups.state(CLUSTER_GROUP).faults, instance.identity.cluster_id),
-    )
-    if (done := finished_report(work, files, out)) is not None:
-        return done
-    with unfinished_node(work, files, out, partitions) as node:
+    lineage = with_stated_set(lineage, groups.state(CLUSTER_GROUP).faults, instance.identity.cluster_id)
+    marker = CreationMarker.of(plan.to_json(), ", ".join(plan.directories), plan.until, partitions)
+    place = NewNodeDirectory(files, out, marker)
+    if (noted := place.finished()) is not None:
+        return RecoveryReport.of_kept(noted)
+    with unfinished_node(place, plan.directories, instance, groups=groups, lineage=lineage, partitions=partitions) as node:
         report = run_legs(plan, node.target, go_on=node.resumes, **terms)
         node.end_groups(report.results, plan.until)
-        _vote_alone(work.groups, instance.identity.node_id)
+        _vote_alone(groups, instance.identity.node_id)
         node.complete(report, moved)
     return report
 

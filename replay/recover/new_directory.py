@@ -126,6 +126,11 @@ class NewNodeDirectory(ResumableDirectory):
         super().__init__(files, path, marker=CREATING_NAME, report=MADE_NAME)
         self._wanted = wanted
 
+    @property
+    def by(self) -> str:
+        """What makes it."""
+        return self._wanted.by
+
     def can_resume(self) -> bool:
         """Whether this very request has begun here. Raises: WrongDirectory, when another one has, naming both; NotEmpty."""
         found = self._found()

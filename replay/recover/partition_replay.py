@@ -1,7 +1,7 @@
 """One partition's replay: applies its entries, compares each batch with the live run, stops or sets calls aside at a difference.
 
 One rule: a batch is compared while the transaction around it is open, so everything from its begin on can be taken back. Entries
-come from `replay.loop.entry_queue`, each batch with its digest. (What has no digest, the last calls before a crash, is applied
+come from `replay.loop`, each batch with its digest. (What has no digest, the last calls before a crash, is applied
 without; a digest that comes too late is compared, but then nothing can be rolled back.)
 
 At a difference the batch is run twice more from the state before it, each time watched call by call and rolled back
@@ -29,7 +29,7 @@ from procedures.raised_errors import is_raised, repr_of
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, Catalogs, PartitionEngine, SharedTransaction, invocations, stated_change
 from replay.errors import MIGRATION, Divergence, DivergencePlace, Poison
-from replay.loop.entry_queue import PartitionStopped, UncomparedBatches
+from replay.loop import PartitionStopped, UncomparedBatches
 from replay.plan.node_plan import PartitionPlan
 from replay.recover.divergence import (
     RERUNS,

@@ -14,7 +14,7 @@ The new node's transaction ids continue above all that the old log knew, also ab
 
 Its log says that the node is a cluster of its own, which others can join: every group has it as the only voter, and the shape has
 its own place, apart from who votes. The lives of all disks of before are over, so none of the old directories counts beside this
-one (`replay.plan.directory_doubts`); their nodes may be added again. This node's own life is a new one, which it states when it
+one (`replay.plan.directory_lineage`); their nodes may be added again. This node's own life is a new one, which it states when it
 leads, with the address that it has then.
 """
 
@@ -59,47 +59,36 @@ OF_VOTERS: Final = frozenset({"voters", "outgoing", "learners", "learners_next",
 
 
 @dataclass(frozen=True, slots=True)
-class DirectoryWork:
-    """What a new node is made of."""
-
-    directories: Sequence[str]  # read, never written
-    marker: CreationMarker
-    instance: Instance  # of the new node
-    groups: GroupStates  # as the old logs state
-    lineage: Sequence[FaultRecord] = ()  # what the fault log continues
-
-
-@dataclass(frozen=True, slots=True)
 class UnfinishedNode:
     """A node directory in the making, which this process owns. Its states are replayed first, then it is completed."""
 
-    work: DirectoryWork
     place: NewNodeDirectory
     owner: DirectoryLock
     instance: Instance
+    groups: GroupStates  # as the old logs state, then as its log begins
     target: Target  # of the replay
     partitions: int | None  # of the new shape
     resumes: bool  # an earlier run of the same request left states here
 
     def end_groups(self, results: Iterable[PartitionResult], until: int | None) -> None:
         """Every group ends where its state is, and every version of the code up to then is stated where the new log begins."""
-        cluster = self.work.groups.state(CLUSTER_GROUP)
+        cluster = self.groups.state(CLUSTER_GROUP)
         if until is not None:  # code of later would be served, and its tables are not there
             cluster.catalogs = {v: known for v, known in cluster.catalogs.items() if not stated_after(known.value, until)}
         for catalog in cluster.catalogs.values():
             catalog.stated_block = FIRST_RECORDS_BLOCK
             catalog.used_block = min(catalog.used_block, FIRST_RECORDS_BLOCK)
         for result in results:
-            end_at(self.work.groups, result)
+            end_at(self.groups, result)
 
     def complete(self, report: RecoveryReport, moved: Callable[[Moved], None]) -> None:
         """Makes it a node, of the new shape if there is one. Durable on return. Raises: what `reshape` raises."""
-        files, out, groups, results = self.target.files, self.target.directory, self.work.groups, report.results
+        files, out, groups, results = self.target.files, self.target.directory, self.groups, report.results
         if self.partitions is not None:
             replacing = self.place.forbid_resuming
             results = reshape(files, out, groups, partitions=self.partitions, progress=moved, replacing=replacing)
         self.place.note_replayed(report.kept())
-        complete(files, out, self.owner, self.instance, groups=groups, results=results, begun_by=self.work.marker.by)
+        complete(files, out, self.owner, self.instance, groups=groups, results=results, begun_by=self.place.by)
 
 
 def rebuild(
@@ -125,43 +114,42 @@ def rebuild(
     else:
         groups = _fold(plan, source)
         _check_end(plan, groups)
-
-    work = DirectoryWork(
-        directories=[plan.directory],
-        marker=CreationMarker.of(plan.to_json(), plan.directory, plan.until, partitions),
-        instance=reborn(source.instance),
-        groups=groups,
-        lineage=known_faults(files, plan.directory, source.instance.identity),
-    )
-    if (done := finished_report(work, files, out)) is not None:
-        return done
-    with unfinished_node(work, files, out, partitions) as node:
+    lineage = known_faults(files, plan.directory, source.instance.identity)
+    place = NewNodeDirectory(files, out, CreationMarker.of(plan.to_json(), plan.directory, plan.until, partitions))
+    if (noted := place.finished()) is not None:
+        return RecoveryReport.of_kept(noted)
+    with unfinished_node(
+        place, [plan.directory], reborn(source.instance), groups=groups, lineage=lineage, partitions=partitions
+    ) as node:
         report = execute(planned, node.target, go_on=node.resumes, **terms)
         node.end_groups(report.results, plan.until)
         node.complete(report, moved)
     return report
 
 
-def finished_report(work: DirectoryWork, files: Files, out: str) -> RecoveryReport | None:
-    """What an earlier run did, if it has made this very node; else None."""
-    noted = NewNodeDirectory(files, out, work.marker).finished()
-    return RecoveryReport.of_kept(noted) if noted is not None else None
-
-
 @contextlib.contextmanager
-def unfinished_node(work: DirectoryWork, files: Files, out: str, partitions: int | None) -> Iterator[UnfinishedNode]:
-    """Begins the node directory `out`, or resumes it. What an error leaves is kept if the same request can resume from it.
+def unfinished_node(
+    place: NewNodeDirectory,
+    sources: Sequence[str],
+    instance: Instance,
+    *,
+    groups: GroupStates,
+    lineage: Sequence[FaultRecord],
+    partitions: int | None,
+) -> Iterator[UnfinishedNode]:
+    """Begins the node `instance` there, or resumes it. What an error leaves is kept if the same request can resume from it.
+
+    `sources` are read, never written; `groups` as their logs state; its fault log continues the `lineage`.
 
     Raises: WrongDirectory, NotEmpty; Interrupted; ReshapeRefused.
     """
-    place = NewNodeDirectory(files, out, work.marker)
     if not (resumes := place.can_resume()):
-        place.create(work.directories)
+        place.create(sources)
     with place.owned(RESUMABLE) as owner:
         place.begin_request()
-        instance = work.instance if partitions is None else check_shape(work.groups, partitions, work.instance)
-        continue_faults(files, out, instance.identity, work.lineage)
-        yield UnfinishedNode(work, place, owner, instance, Target(files, out), partitions, resumes)
+        instance = instance if partitions is None else check_shape(groups, partitions, instance)
+        continue_faults(place.files, place.path, instance.identity, lineage)
+        yield UnfinishedNode(place, owner, instance, groups, Target(place.files, place.path), partitions, resumes)
 
 
 def _check_end(plan: Plan, groups: GroupStates) -> None:

@@ -44,7 +44,7 @@ def write_message(message: dict[str, Any]) -> None:
 
 def run(order: dict[str, Any]) -> None:
     """Restores and applies the order's partitions."""
-    plan, target = Plan.from_json(orjson.dumps(order["plan"])), Target(RealFiles(), order["target"])
+    plan, target = Plan.from_value(order["plan"]), Target(RealFiles(), order["target"])
     parts = [part for part in plan.partitions if part.partition in order["partitions"]]
     source = source_of_plan(RealFiles(), plan)  # up to the plan's last block, wherever that is
     setup = ReplaySetup(

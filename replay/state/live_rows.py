@@ -25,7 +25,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from procedures.storage.state_file import connect
 from replay.state.set_aside_state import kept_path
-from replay.state.state_locks import is_locked
+from replay.state.state_lock import is_locked
 from replay.state.touched_rows import Key, Row, Tables
 from replay.state.trust import Trust, state_path
 from snapshot.catalog import Snapshot, list_snapshots, restore

@@ -23,7 +23,7 @@ import orjson
 from cmdlog.whole_line_stdout import answer
 from procedures.storage.state import BUSY_MILLISECONDS
 from procedures.storage.state_file import connect
-from replay.state.state_locks import is_shut
+from replay.state.state_lock import is_shut
 from replay.state.trust import state_path
 from snapshot.background_io import Breath, make_way
 

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from replay.state.state_locks import StateLock
+from replay.state.state_lock import StateLock
 from replay.state.trust import read_position, state_path
 from snapshot.catalog import remove_state
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -125,12 +126,13 @@ def damage(directory: Path) -> None:
     image.write_bytes(data)
 
 
-def test_times_of_reports_are_utc(tmp_path: Path) -> None:
+def test_times_of_reports_are_utc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a drill writes is what the schedule reads."""
     with cmdlog.open(tmp_path / "node", bank.db, **SMALL) as opened:
         opened.call("open_account", branch=1, customer=1, savings=5, checking=5)
         moment = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
-        assert module.drill(FILES, str(tmp_path / "node"), seed=1, now=lambda: moment).verdict == "proven"
+        monkeypatch.setattr(module, "datetime", SimpleNamespace(now=lambda _zone: moment))
+        assert module.drill(FILES, str(tmp_path / "node"), seed=1).verdict == "proven"
     assert DrillScheduler(str(tmp_path / "node"), every_s=0, wall=lambda: moment.timestamp() + 5).age_s() == 5
 
 

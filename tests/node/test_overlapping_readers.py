@@ -12,7 +12,7 @@ import pytest
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, run_query
-from replay.state.state_locks import is_shut
+from replay.state.state_lock import is_shut
 from replay.state.trust import state_path
 from tests.node.apps.padded import db
 from tests.node.rig import ask, open_node

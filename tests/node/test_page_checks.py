@@ -19,7 +19,7 @@ from cmdlog.wal.opening.home import adopt
 from procedures.storage.state import PartitionState
 from replay.errors import StateDamaged
 from replay.state.page_check import page_problem
-from replay.state.state_locks import ReaderGate
+from replay.state.state_lock import ReaderGate
 from replay.state.trust import state_path
 from tests.commands import Command
 from tests.node.apps.faulty import db

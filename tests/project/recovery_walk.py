@@ -35,7 +35,7 @@ import pytest
 from cmdlog.cli.app import run
 from cmdlog.cli.directory.recover import recover
 from replay.log.scan import scan
-from replay.loop.replay_loop import ReplayLoop
+from replay.loop import ReplayLoop
 from tests.replay.rig import Rig
 
 ROOT: Final = Path(__file__).parents[2]

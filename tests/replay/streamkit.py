@@ -21,7 +21,8 @@ NAMES: Final = get_args(Names)
 class Listed:
     """A log in memory, which counts the records that it was asked for. It takes the place of a `LogSource`."""
 
-    def __init__(self, blocks: Sequence[Sequence[bytes]]) -> None:
+    def __init__(self, blocks: Sequence[Sequence[bytes]], directory: str = "node") -> None:
+        self.directory = directory
         self.records: list[tuple[Lsn, Record]] = []
         self.served = self.txn_id_max = 0
         self.last_block = len(blocks)

@@ -22,7 +22,7 @@ from replay.plan.cluster_plan import JointPlan
 from replay.plan.cluster_planner import make_joint_plan
 from replay.plan.newest_restorable import newest_before_damage
 from replay.recover.from_cluster import rebuild_jointly
-from replay.spark.jobs.as_of import find_history
+from replay.spark.jobs.past_replay import find_history
 from snapshot.capture.seal import seal
 from tests.replay import damage
 from tests.replay.rig import DEPOSIT, Rig, balances_of

@@ -53,13 +53,13 @@ def test_fork_runs_the_calls_that_fit_on_the_tables_of_its_code(
         out = tmp_path / f"out{n}"
         if step < 4 and at >= past.first(4).txn_id:
             with pytest.raises(SchemaConflict, match=r"(table 'items' differs|table 'rates')"):
-                fork(FILES, str(past.directory), at=at, db=db, out=str(out), missing="skip", workers=0)
+                fork(FILES, str(past.directory), at=at, db=db, out=str(out), missing="skip")
             continue
         if step == 4 and START < at < past.first(2).txn_id:
             with pytest.raises(MigrationFailed, match="table 'items' has no column 'mood'; it has id, tag"):
-                fork(FILES, str(past.directory), at=at, db=db, out=str(out), missing="skip", workers=0)
+                fork(FILES, str(past.directory), at=at, db=db, out=str(out), missing="skip")
             continue
-        report = fork(FILES, str(past.directory), at=at, db=db, out=str(out), missing="skip", workers=0)
+        report = fork(FILES, str(past.directory), at=at, db=db, out=str(out), missing="skip")
         assert tables_of(out) == past.forked(at, step), at
         left_out = [moment for moment in past.moments if moment.txn_id > at and not fits(moment, step)]
         assert sum(of.calls for of in report.tally.left_out.values()) == len(left_out)
@@ -70,14 +70,14 @@ def test_fork_runs_the_calls_that_fit_on_the_tables_of_its_code(
 def test_call_of_another_signature_is_named(past: Deployed, versions: Versions, tmp_path: Path) -> None:
     """A fork that leaves nothing out is refused with both signatures."""
     with pytest.raises(CallUnfit, match=r"ran adjust\(id, times, plus\); the code has adjust\(plus, factor, id, extra=0\)"):
-        fork(FILES, str(past.directory), at=START, db=application(versions, 3), out=str(tmp_path / "out"), workers=0)
+        fork(FILES, str(past.directory), at=START, db=application(versions, 3), out=str(tmp_path / "out"))
 
 
 def test_fork_with_the_code_of_its_time_is_the_history(past: Deployed, versions: Versions, tmp_path: Path) -> None:
     """From the last transaction before the newest deploy, all calls fit and answer as they did."""
     for step in (3, 4):
         at, db, out = past.last(step - 1).txn_id, application(versions, step), tmp_path / f"out{step}"
-        report = fork(FILES, str(past.directory), at=at, until=past.last(step).txn_id, db=db, out=str(out), workers=0)
+        report = fork(FILES, str(past.directory), at=at, until=past.last(step).txn_id, db=db, out=str(out))
         assert tables_of(out) == ordered(past.last(step).tables)
         assert (report.tally.changed, report.tally.left_out) == (0, {})
 
@@ -85,7 +85,7 @@ def test_fork_with_the_code_of_its_time_is_the_history(past: Deployed, versions:
 def test_migrations_of_a_fork_run_once(past: Deployed, versions: Versions, tmp_path: Path) -> None:
     """A fork from before the migrations runs them at its beginning, which its node knows; the log's own pass without effect."""
     db, out = application(versions, 4), tmp_path / "out"
-    fork(FILES, str(past.directory), at=past.last(2).txn_id, db=db, out=str(out), missing="skip", workers=0)
+    fork(FILES, str(past.directory), at=past.last(2).txn_id, db=db, out=str(out), missing="skip")
     for partition in range(PARTITIONS):
         state = PartitionState.open(state_path(str(out), partition), partition=partition)
         assert state.migrations_done() == ["0001_names", "0002_halves"]
@@ -115,6 +115,6 @@ def test_interrupted_fork_runs_its_migrations_once(
         with monkeypatch.context() as patch:
             patch.setattr(unfinished, "save_progress", keep)
             with pytest.raises(Interrupted):
-                fork(FILES, str(past.directory), at=at, db=db, out=str(out), missing="skip", workers=0)
-        fork(FILES, str(past.directory), at=at, db=db, out=str(out), missing="skip", workers=0)
+                fork(FILES, str(past.directory), at=at, db=db, out=str(out), missing="skip")
+        fork(FILES, str(past.directory), at=at, db=db, out=str(out), missing="skip")
         assert tables_of(out) == past.forked(at, 4), commits

@@ -65,6 +65,6 @@ def test_site_processes_know_the_former_signatures(copy: Path, versions: Version
 def test_fork_with_the_new_code_keeps_the_answers(past: Deployed, versions: Versions, tmp_path: Path) -> None:
     """Forked after the keyed calls, and before the code was deployed; the new node's catalog says the same."""
     db = application(versions, 3)
-    fork(FILES, str(past.directory), at=past.last(1).txn_id, db=db, out=str(tmp_path / "out"), missing="skip", workers=0)
+    fork(FILES, str(past.directory), at=past.last(1).txn_id, db=db, out=str(tmp_path / "out"), missing="skip")
     with cmdlog.open(tmp_path / "out", db, **SMALL) as node:
         answers(lambda key, **params: node.call("adjust", **params, idempotency_key=key))

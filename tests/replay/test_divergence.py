@@ -10,8 +10,8 @@ from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.log import Log
 from procedures.code.loaded_modules import load_bundle
+from replay import loop
 from replay.errors import Divergence, DivergencePlace
-from replay.loop import entry_queue
 from replay.plan.planner import PAST, RECOVER, make_plan
 from replay.recover import partition_replay
 from replay.recover.divergence import Trial
@@ -219,14 +219,14 @@ def test_batches_of_the_open_transaction_survive(rig: Rig, monkeypatch: pytest.M
 
 def test_late_digest_is_compared_all_the_same(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A digest that stands further behind than entries are kept waiting finds the divergence; only the rows are not named."""
-    monkeypatch.setattr(entry_queue, "WAITING_MAX", 3)
+    monkeypatch.setattr(loop, "WAITING_MAX", 3)
     index = rig.batch(0, [(DRIFT, [0])])
     note, rig.notes = rig.notes, []
     for _ in range(5):
         rig.batch(0, [(DEPOSIT, [1, 1])], digest=False)
     rig.log(*note)
     rig.close()
-    monkeypatch.setattr(entry_queue, "UNCOMPARED_MAX", 1000)
+    monkeypatch.setattr(loop, "UNCOMPARED_MAX", 1000)
     place = diverge(rig, tmp_path / "out")
     assert (place.index, place.position, place.rows, place.suspects) == (index, 0, (), ())
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apsw
@@ -281,10 +282,15 @@ def test_reports_are_bounded_and_the_last_proof_is_found_among_them(rig: Rig, mo
     """The oldest go; two of one second have two names; one that cannot be read says nothing."""
     monkeypatch.setattr(drillreport, "REPORTS_MAX", 3)
     moment = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
+
+    def drilled(second: int) -> DrillReport:
+        monkeypatch.setattr(module, "datetime", SimpleNamespace(now=lambda _zone: moment + timedelta(seconds=second)))
+        return drill(FILES, rig.directory, seed=1)
+
     for _ in range(2):
-        drill(FILES, rig.directory, seed=1, now=lambda: moment)
+        drilled(0)
     monkeypatch.setattr(proofs, "ROOM_BYTES_MIN", 1 << 60)
-    failed = drill(FILES, rig.directory, seed=1, now=lambda: moment + timedelta(seconds=1))
+    failed = drilled(1)
     assert failed.verdict == "not_run"
     names = sorted(name for name in os.listdir(Path(rig.directory, FOLDER)) if name.endswith(".json"))
     assert names == ["20260131T120000Z-2.json", "20260131T120000Z.json", "20260131T120001Z.json"]
@@ -293,7 +299,7 @@ def test_reports_are_bounded_and_the_last_proof_is_found_among_them(rig: Rig, mo
     assert report is not None
     assert report["verdict"] == "not_run"
     for second in (2, 3):
-        drill(FILES, rig.directory, seed=1, now=lambda second=second: moment + timedelta(seconds=second))  # type: ignore[misc]
+        drilled(second)
     assert last_proven(rig.directory) is None
     Path(rig.directory, FOLDER, "20260131T130000Z.json").write_bytes(b"{")
     assert last_report(rig.directory) is not None

@@ -15,7 +15,7 @@ from replay.plan.node_plan import Plan
 from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import RecoveryReport
 from replay.recover.in_place import bring_up
-from replay.state import state_locks
+from replay.state import state_lock
 from tests.replay.rig import CLOCK, DEPOSIT, DRIFT, Rig, balances_of
 
 
@@ -199,10 +199,10 @@ def test_each_batch_runs_under_the_key_policy_of_its_time(rig: Rig) -> None:
 
 def test_state_that_a_site_still_writes_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed node may leave a site at work: recovery does not write beside it, and says who is in the way."""
-    monkeypatch.setattr(state_locks, "LOCK_WAIT_S", 0.02)
+    monkeypatch.setattr(state_lock, "LOCK_WAIT_S", 0.02)
     rig.close()
     rig.forget_state(0)
-    site = state_locks.StateLock(rig.state_file(0))
+    site = state_lock.StateLock(rig.state_file(0))
     with pytest.raises(Locked, match="still being written by another process"):
         recover(rig)
     site.close()

@@ -18,9 +18,10 @@ from procedures.errors import SchemaConflict
 from procedures.idempotency.known_outcome import key_fingerprint
 from procedures.idempotency.session_calls import sent_name
 from replay.errors import BadUntil, Interrupted, UntilBeyond, UntilUnreachable
-from replay.fork.fork import START, ForkReport, fork
+from replay.fork.fork import START, fork
 from replay.fork.new_node import OtherDatabase
 from replay.fork.rerun import CallUnfit
+from replay.fork.tally import ForkReport
 from tests.node.rig import Pending
 from tests.procedures.sites import uuid7
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, logged_calls, rows_of

@@ -18,8 +18,8 @@ from procedures.storage.state import PartitionState
 from replay import engine
 from replay.errors import Interrupted
 from replay.fork import unfinished
-from replay.fork.fork import START, ForkReport, fork
-from replay.fork.tally import RerunProgress
+from replay.fork.fork import START, fork
+from replay.fork.tally import ForkReport, RerunProgress
 from replay.state.trust import state_path
 from tests.commands import Command
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of

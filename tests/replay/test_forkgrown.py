@@ -15,8 +15,8 @@ from procedures import Database
 from procedures.storage.state import PartitionState
 from replay.errors import Interrupted
 from replay.fork import unfinished
-from replay.fork.fork import START, ForkReport, fork
-from replay.fork.tally import RerunProgress
+from replay.fork.fork import START, fork
+from replay.fork.tally import ForkReport, RerunProgress
 from tests.replay.rig import DEPOSIT, Rig, balances_of
 from tests.replay.test_forkgoeson import told
 
@@ -44,7 +44,7 @@ class Growing:
 
     def fork(self, name: str, at: int, **options: Any) -> ForkReport:
         """Into a directory of that name."""
-        return fork(RealFiles(), self.rig.directory, at=at, db=self.db, out=str(self.folder / name), workers=0, **options)
+        return fork(RealFiles(), self.rig.directory, at=at, db=self.db, out=str(self.folder / name), **options)
 
     def break_off(self, name: str, at: int, behind: int) -> bool:
         """Behind so many commits; whether it came to that."""

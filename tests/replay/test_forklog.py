@@ -50,7 +50,7 @@ def test_archived_segments_are_read_where_the_ring_does_not_reach_back(tripled: 
     assert open_source(rig.files, rig.directory).first_blocks[0] > 1
     deposits = deposits_of(rig)
     for n, at in enumerate((START, rig.history[len(rig.history) // 3][0], rig.history[-2][0])):
-        report = fork(rig.files, rig.directory, at=at, db=tripled, out=str(tmp_path / f"out{n}"), workers=0)
+        report = fork(rig.files, rig.directory, at=at, db=tripled, out=str(tmp_path / f"out{n}"))
         assert balances_of(str(tmp_path / f"out{n}")) == expected(rig, at, deposits)
         assert report.kept + report.calls >= len([txn for txn, _ in rig.history if txn > at])
 
@@ -68,7 +68,7 @@ def test_versions_skips_and_cut_batches(tripled: Database, tmp_path: Path) -> No
     amounts |= {txn: (account, amount // 5) for txn, (account, amount) in deposits_of(rig).items() if txn not in amounts}
     rig.close()
     for n, (at, _) in enumerate(rig.history[-5:]):
-        report = fork(rig.files, rig.directory, at=at, db=tripled, out=str(tmp_path / f"out{n}"), workers=0)
+        report = fork(rig.files, rig.directory, at=at, db=tripled, out=str(tmp_path / f"out{n}"))
         assert balances_of(str(tmp_path / f"out{n}")) == expected(rig, at, amounts), n
         assert report.calls == 4 - n
 
@@ -83,7 +83,7 @@ def test_fork_of_a_node_with_learners_is_a_cluster_of_one(tripled: Database, tmp
     value = {**members, "partitions": rig.partitions, "key_policy": asdict(rig.policy)}
     rig.log(encode_json(RecordKind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=1, index=rig.cluster_index + 1))
     rig.close()
-    fork(rig.files, rig.directory, at=START, db=tripled, out=str(tmp_path / "out"), workers=0)
+    fork(rig.files, rig.directory, at=START, db=tripled, out=str(tmp_path / "out"))
     source, groups = open_source(rig.files, str(tmp_path / "out")), GroupStates()
     for lsn, record in source.read(from_block=source.first_blocks[0]):
         groups.observe(lsn, record)

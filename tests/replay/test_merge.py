@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import cast
 
@@ -16,9 +18,8 @@ from cmdlog.wal.format.record import encode_commit_mark
 from cmdlog.wal.ids import PARTITION_BITS
 from cmdlog.wal.log import Log
 from replay.errors import StreamDamaged
-from replay.history.cursors import ChosenLog
 from replay.history.merge import Merge, streams_of
-from replay.history.merge_stream import HELD_OVERHEAD_BYTES, MergeStream
+from replay.history.merge_stream import HELD_OVERHEAD_BYTES, Invocation, MergeStream
 from replay.log.scan import scan
 from replay.log.source import LogSource, open_source
 from tests.replay.rig import Feed
@@ -28,28 +29,42 @@ from tests.waiting import PATIENCE_S
 SEEDS = 100
 
 
-def _chosen(name: str, log: Listed) -> ChosenLog:
-    return ChosenLog(name, cast("LogSource", log), 1)
+def _source(log: Listed) -> LogSource:
+    return cast("LogSource", log)
 
 
-def _logs_of(world: World) -> list[ChosenLog]:
-    return [_chosen(f"node-{number}", log) for number, log in enumerate(world.logs)]
+def _merge(log: Listed, wanted: Mapping[int, tuple[int, int]], **settings: int) -> Merge:
+    source = _source(log)
+    return Merge(source, streams_of(source, 1, wanted), from_block=1, **settings)
 
 
-def _merge_of(world: World, **settings: object) -> Merge:
-    logs = _logs_of(world)
-    return Merge(logs, streams_of(logs, world.wanted), **settings)  # type: ignore[arg-type]
+def _merges_of(world: World, **settings: int) -> list[Merge]:
+    """One for each of its logs."""
+    of_log = [{p: at[1:] for p, at in world.wanted.items() if at[0] == number} for number in range(len(world.logs))]
+    return [_merge(log, wanted, **settings) for log, wanted in zip(world.logs, of_log, strict=True)]
 
 
-def _rows_of(merge: Merge) -> list[Row]:
-    return [call[:4] for call in merge.invocations()]
+def _blind(log: Listed, *streams: MergeStream, **settings: int) -> Merge:
+    """Without a first look."""
+    return Merge(_source(log), streams, from_block=1, **settings)
+
+
+def _calls_of(*merges: Merge) -> list[Invocation]:
+    """Of several logs in one order; each is in order by itself."""
+    parts = [list(merge.invocations()) for merge in merges]
+    assert all(part == sorted(part, key=itemgetter(0)) for part in parts)
+    return parts[0] if len(parts) == 1 else sorted(chain.from_iterable(parts), key=itemgetter(0, 1, 2, 3))
+
+
+def _rows_of(*merges: Merge) -> list[Row]:
+    return [call[:4] for call in _calls_of(*merges)]
 
 
 def test_merge_gives_what_the_plain_sort_gives() -> None:
     """Random logs, with lags, idle partitions, superseded suffixes, marks and skips: the sequence is the model's, row by row."""
     for seed in range(SEEDS):
         world = make_world(seed)
-        found = _rows_of(_merge_of(world))
+        found = _rows_of(*_merges_of(world))
         assert found == world.rows(), f"seed {seed}"
 
 
@@ -59,13 +74,15 @@ def test_window_is_kept_however_small() -> None:
     for seed in range(SEEDS):
         world = make_world(seed)
         window = random.Random(seed).choice([0, 2000, 6000, 20_000])
-        merge = _merge_of(world, window_bytes_max=window)
-        found = _rows_of(merge)
+        merges = _merges_of(world, window_bytes_max=window)
+        found = _rows_of(*merges)
         assert found == world.rows(), f"seed {seed}"
-        share = window // 2 // max(1, len(world.wanted))
-        largest = [max(share, size + HELD_OVERHEAD_BYTES) for size in world.entry_bytes_max()]
-        assert merge.held_bytes_max <= window // 2 + sum(largest), f"seed {seed}"
-        opened += merge.cursors_opened - len(world.logs)
+        for number, merge in enumerate(merges):
+            sizes = [size for size, at in zip(world.entry_bytes_max(), world.wanted.values(), strict=True) if at[0] == number]
+            share = window // 2 // max(1, len(sizes))
+            largest = [max(share, size + HELD_OVERHEAD_BYTES) for size in sizes]
+            assert merge.held_bytes_max <= window // 2 + sum(largest), f"seed {seed}"
+            opened += merge.cursors_opened - 1
     assert opened > SEEDS / 2
 
 
@@ -74,7 +91,7 @@ def test_invocations_carry_their_parameters_and_keys() -> None:
     named = Counter[int]()
     for seed in range(SEEDS // 3):
         world = make_world(seed)
-        calls = list(_merge_of(world).invocations())
+        calls = _calls_of(*_merges_of(world))
         assert [(call.txn_id, call.partition, call.entry, call.position) for call in calls] == world.rows()
         for call in calls:
             assert call.params[:3] == [call.partition, call.entry, call.position]
@@ -96,8 +113,7 @@ def test_idle_stream_goes_on_by_its_marks() -> None:
     blocks = [[call, mark] for call, mark in zip(calls, marks, strict=True)]
     for with_marks in (True, False):
         world = [[record for record in block if with_marks or record in calls] for block in blocks]
-        logs = [_chosen("node", Listed([*world, [last]]))]
-        merge = Merge(logs, streams_of(logs, {0: (0, 0, 1), 1: (0, 0, 299)}), window_bytes_max=20_000)
+        merge = _merge(Listed([*world, [last]]), {0: (0, 1), 1: (0, 299)}, window_bytes_max=20_000)
         assert len(_rows_of(merge)) == 299 * 8 + 1
         assert merge.held_bytes_max <= 20_000
         assert merge.cursors_opened == (1 if with_marks else 2)
@@ -109,18 +125,10 @@ def test_second_cursor_is_given_up_when_the_first_has_caught_up() -> None:
     ahead = [[batch(p, n, ticks(10 * n, 2, p), filler=90)] for p in (1, 0) for n in range(1, late + 1)]
     together = [[batch(p, n, ticks(10 * n, 2, p), filler=90) for p in (0, 1)] for n in range(late + 1, late + rest + 1)]
     log = Listed([*ahead, *together])
-    streams = [MergeStream(partition, 0, 0, late + rest) for partition in (0, 1)]
-    merge = Merge([_chosen("node", log)], streams, window_bytes_max=20_000)
+    merge = _blind(log, *(MergeStream(partition, 0, late + rest) for partition in (0, 1)), window_bytes_max=20_000)
     assert len(_rows_of(merge)) == 4 * (late + rest)
     assert merge.cursors_opened == 2
     assert log.served < 2 * (late + rest) + 3 * late
-
-
-def test_partition_is_taken_from_one_log_only() -> None:
-    """Two streams of one partition are refused: each invocation comes once."""
-    logs = [_chosen(name, Listed([[batch(0, 1, ticks(1, 1, 0))]])) for name in "ab"]
-    with pytest.raises(ValueError, match="one log"):
-        Merge(logs, [MergeStream(0, 0, 0, 1), MergeStream(0, 1, 0, 1)])
 
 
 def _until_damage(merge: Merge) -> tuple[list[Row], StreamDamaged]:
@@ -138,8 +146,8 @@ def _until_damage(merge: Merge) -> tuple[list[Row], StreamDamaged]:
 
 def test_log_that_ends_too_early_is_named_with_its_stream() -> None:
     """What was there comes out; then the error says which log, partition and index, and how much was held."""
-    logs = [_chosen("/data/b", Listed([[batch(3, n, ticks(10 * n, 2, 3), filler=9) for n in range(1, 5)]]))]
-    found, damage = _until_damage(Merge(logs, [MergeStream(3, 0, 0, 9)]))
+    log = Listed([[batch(3, n, ticks(10 * n, 2, 3), filler=9) for n in range(1, 5)]], "/data/b")
+    found, damage = _until_damage(_blind(log, MergeStream(3, 0, 9)))
     assert len(found) == 8
     assert damage.log == "/data/b"
     assert damage.waiting == {3: (5, 9)}
@@ -149,31 +157,28 @@ def test_log_that_ends_too_early_is_named_with_its_stream() -> None:
 
 def test_missing_entry_is_named() -> None:
     """An index that is left out is damage, never passed over."""
-    logs = [_chosen("node", Listed([[batch(0, n, ticks(10 * n, 2, 0)) for n in (1, 2, 4)]]))]
+    log = Listed([[batch(0, n, ticks(10 * n, 2, 0)) for n in (1, 2, 4)]])
     with pytest.raises(StreamDamaged, match="entry 4 where 3 is expected"):
-        _rows_of(Merge(logs, [MergeStream(0, 0, 0, 4)]))
+        _rows_of(_blind(log, MergeStream(0, 0, 4)))
 
 
 def test_transaction_that_was_closed_cannot_come_any_more() -> None:
     """A mark that an entry behind it contradicts counts for what it is worth after a first look, and is an error without one."""
     early = encode_commit_mark(partition=0, term=1, commit=0, closed_txn=99 << PARTITION_BITS)
     log = Listed([[early, batch(1, 1, ticks(10, 40, 1))], [batch(0, 1, ticks(20, 40, 0)), batch(1, 2, ticks(70, 1, 1))]])
-    logs = [_chosen("node", log)]
-    streams = streams_of(logs, {0: (0, 0, 1), 1: (0, 0, 2)})
-    rows = _rows_of(Merge(logs, streams, window_bytes_max=0))
+    rows = _rows_of(_merge(log, {0: (0, 1), 1: (0, 2)}, window_bytes_max=0))
     assert rows == sorted(rows)
     assert len(rows) == 81
-    blind = [MergeStream(0, 0, 0, 1), MergeStream(1, 0, 0, 2)]
     with pytest.raises(StreamDamaged, match="entry 1 begins at transaction"):
-        _rows_of(Merge(logs, blind, window_bytes_max=0))
+        _rows_of(_blind(log, MergeStream(0, 0, 1), MergeStream(1, 0, 2), window_bytes_max=0))
 
 
 @pytest.mark.parametrize("second", [24, (1 << 53) - 1])
 def test_stream_that_goes_backwards_is_named(second: int) -> None:
     """TxnIds of a partition ascend by index and have 63 bits; a log where they do not is no log."""
-    logs = [_chosen("node", Listed([[batch(0, 1, ticks(20, 5, 0)), batch(0, 2, ticks(second, 2, 0))]]))]
+    log = Listed([[batch(0, 1, ticks(20, 5, 0)), batch(0, 2, ticks(second, 2, 0))]])
     with pytest.raises(StreamDamaged, match="not after"):
-        _rows_of(Merge(logs, [MergeStream(0, 0, 0, 2)]))
+        _rows_of(_blind(log, MergeStream(0, 0, 2)))
 
 
 # -- real files ----------------------------------------------------------------------------------------------------------
@@ -212,10 +217,10 @@ def test_stream_that_was_written_late_gets_a_cursor_of_its_own(tmp_path: Path) -
     source = open_source(RealFiles(), _write(tmp_path, _late(batches)))
     last = batches + batches // 4 - 1
     found = scan(source, {0: 0, 1: 0}, {}, from_block=source.first_blocks[0])
-    streams = [MergeStream(p, 0, 0, last, of.skips, tuple(of.voids)) for p, of in found.streams.items()]
-    logs = [ChosenLog("node", source, source.first_blocks[0])]
-    assert streams == streams_of(logs, {0: (0, 0, last), 1: (0, 0, last)})
-    merge = Merge(logs, streams, window_bytes_max=window)
+    first = source.first_blocks[0]
+    streams = [MergeStream(p, 0, last, of.skips, tuple(of.voids)) for p, of in found.streams.items()]
+    assert streams == streams_of(source, first, {0: (0, last), 1: (0, last)})
+    merge = Merge(source, streams, from_block=first, window_bytes_max=window)
     rows = _rows_of(merge)
     assert rows == sorted((t, p, n, at) for p in (0, 1) for n in range(1, last + 1) for at, t in enumerate(ticks(10 * n, 8, p)))
     assert window // 4 < merge.held_bytes_max <= window
@@ -227,15 +232,15 @@ def test_damage_names_file_partition_and_place(tmp_path: Path) -> None:
     """A changed byte in the middle: what is closed in front of it comes out in order, then file, offset and streams are told."""
     directory = _write(tmp_path, _late(120))
     source = open_source(RealFiles(), directory)
-    logs = [ChosenLog(directory, source, source.first_blocks[0])]
-    streams = streams_of(logs, {0: (0, 0, 120), 1: (0, 0, 120)})
+    first = source.first_blocks[0]
+    streams = streams_of(source, first, {0: (0, 120), 1: (0, 120)})
     path = source.segments[len(source.segments) // 2].path
     with open(path, "r+b") as file:
         file.seek(100_000)
         changed = bytes([file.read(1)[0] ^ 1])
         file.seek(100_000)
         file.write(changed)
-    found, damage = _until_damage(Merge(logs, streams, window_bytes_max=100_000))
+    found, damage = _until_damage(Merge(source, streams, from_block=first, window_bytes_max=100_000))
     everything = sorted((t, p, n, at) for p in (0, 1) for n in range(1, 121) for at, t in enumerate(ticks(10 * n, 8, p)))
     assert found == everything[: len(found)]
     assert found

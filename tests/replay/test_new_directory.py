@@ -12,9 +12,8 @@ from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.log import Log
 from procedures.execution.batch_transaction import BatchTransaction
 from procedures.storage.state import Position
-from replay import engine
+from replay import engine, loop
 from replay.errors import Interrupted, PlanOutdated
-from replay.loop import entry_queue
 from replay.plan.node_plan import Plan, Planned
 from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import RecoveryProgress
@@ -27,7 +26,7 @@ from tests.replay.rig import DEPOSIT, DRIFT, TRAP, Rig, balances_of
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A stopped node with some deposits behind it; each batch is committed alone."""
     monkeypatch.setattr(engine, "GROUP_CALLS_MAX", 1)
-    monkeypatch.setattr(entry_queue, "REPORT_EVERY_CALLS", 1)
+    monkeypatch.setattr(loop, "REPORT_EVERY_CALLS", 1)
     rig = Rig(tmp_path)
     rig.deposits(12)
     rig.close()

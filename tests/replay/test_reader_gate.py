@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from replay.state.state_locks import ReaderGate, is_shut
+from replay.state.state_lock import ReaderGate, is_shut
 
 SITE = """
 import sys
-from replay.state.state_locks import ReaderGate
+from replay.state.state_lock import ReaderGate
 gate = ReaderGate(sys.argv[1])
 gate.shut()
 print("shut", flush=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from cmdlog.wal.errors import Locked
-from replay.state import state_locks
-from replay.state.state_locks import StateLock, is_locked
+from replay.state import state_lock
+from replay.state.state_lock import StateLock, is_locked
 
 HOLDER = """
 import sys, time
-from replay.state.state_locks import StateLock
+from replay.state.state_lock import StateLock
 lock = StateLock(sys.argv[1])
 print("held", flush=True)
 time.sleep(1000)
@@ -24,7 +24,7 @@ time.sleep(1000)
 @pytest.mark.slow
 def test_state_of_another_process_is_locked_until_that_one_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site of a killed node keeps its state file until the kernel has ended it; the error says what to look for."""
-    monkeypatch.setattr(state_locks, "LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(state_lock, "LOCK_WAIT_S", 0.05)
     path = str(tmp_path / "state" / "p0000.sqlite")
     with subprocess.Popen([sys.executable, "-c", HOLDER, path], stdout=subprocess.PIPE) as site:
         assert site.stdout is not None

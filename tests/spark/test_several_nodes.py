@@ -19,7 +19,7 @@ from replay.log.spans import BEGINNING
 from replay.spark.base.options import parse_options
 from replay.spark.base.version_check import versions
 from replay.spark.datasource.state_table import find_table, plan_state, read_state
-from replay.spark.jobs import stitched_log
+from replay.spark.jobs import past_replay
 from replay.spark.jobs.backfill import _orders as whatif_orders
 from replay.spark.jobs.backfill_task import backfill_partition
 from replay.spark.jobs.rebuild import _orders
@@ -183,11 +183,11 @@ def test_damage_behind_the_plan_is_named_in_a_leg(nodes: list[str], tmp_path: Pa
 def test_legs_give_every_entry_once_in_order(nodes: list[str]) -> None:
     """Over all hand-overs, the stream is gapless and ends where its plan says."""
     pierce(nodes)
-    stitched = stitched_log.stitch(FILES, nodes, {0: BEGINNING, 1: BEGINNING}, None)
+    stitched = past_replay.stitch(FILES, nodes, {0: BEGINNING, 1: BEGINNING}, None)
     for partition in (0, 1):
-        records = list(stitched_log.read_legs(FILES, of := stitched.of(partition)))
+        records = list(past_replay.read_legs(FILES, of := stitched.of(partition)))
         indexes = [record.index for _, record in records if record.partition == partition and record.is_entry]
-        assert indexes == list(range(1, stitched_log.stream_of(of).to_index + 1))
+        assert indexes == list(range(1, past_replay.stream_of(of).to_index + 1))
 
 
 def test_states_over_several_nodes_are_those_of_the_history(template: History, nodes: list[str]) -> None:

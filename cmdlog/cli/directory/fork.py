@@ -15,7 +15,7 @@ from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
-    from replay.fork.fork import ForkReport
+    from replay.fork.tally import ForkReport
 
 HANG_AFTER_S: Final = 3600.0  # the most that a node's own limit allows
 HELP = f"""Make a new node OUT: the history as if this version of the code had run after TXN.

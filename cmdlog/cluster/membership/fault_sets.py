@@ -1,7 +1,7 @@
 """The failure sets that the cluster has committed, in this node's fault log.
 
 One rule: a set is durable here before anything that follows it in the cluster group's log is applied. So a node that acts on a
-later entry can never be taken for one that has not heard of the set (`replay.plan.directory_doubts`).
+later entry can never be taken for one that has not heard of the set (`replay.plan.directory_lineage`).
 """
 
 from __future__ import annotations

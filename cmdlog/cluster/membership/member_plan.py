@@ -14,7 +14,7 @@ seat to another, and only while no group's configuration is changing: two config
     it is removed for good     -> FAULTS without it
 
 The pin comes before the learner: what the former life still says would else count as the new one's. The FAULTS come before the
-learner too: a recovery that reads a directory of the former life then knows that it is one (`replay.plan.directory_doubts`).
+learner too: a recovery that reads a directory of the former life then knows that it is one (`replay.plan.directory_lineage`).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from procedures.numeric.marks import marked_numerics, numeric_digits
 from procedures.statements.raised import sqlite_text
 from procedures.storage.state import open_reader, rows_of
 from procedures.storage.stored_values import stored_value
-from replay.state.state_locks import is_shut
+from replay.state.state_lock import is_shut
 
 if TYPE_CHECKING:
     from cmdlog.node.settings import Settings

@@ -29,7 +29,7 @@ from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.storage.changed_keys import estimate_keys
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
-from replay.state.state_locks import ReaderGate
+from replay.state.state_lock import ReaderGate
 from snapshot.capture.capture import IDLE_PAUSE_S
 from snapshot.capture.delta import DeltaCapture
 from snapshot.capture.image import ImageCapture

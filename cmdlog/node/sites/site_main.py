@@ -37,7 +37,7 @@ from procedures.errors import BundleError, EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied
 from procedures.execution.process_guard import end_children
 from replay.engine import CatalogMissing, Catalogs
-from replay.state.state_locks import StateLock
+from replay.state.state_lock import StateLock
 from snapshot.lineage import Wish
 
 READ_BYTES: Final = 1 << 16  # a longer buffer comes from the system each time, which takes longer than the call

@@ -10,7 +10,6 @@ code (pyarrow, orjson, apsw, …) do not travel this way: they are installed on 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import os
@@ -86,31 +85,14 @@ def ship(spark: SparkSession) -> str:
 
     A session of this machine alone has them already. Works over Spark Connect.
     """
-    if not _runs_here(spark) and os.path.basename(_made()) not in _sent(spark):
-        spark.addArtifacts(_made(), pyfile=True)
-        spark.conf.set(_SENT, os.path.basename(_made()))
+    if not runs_here(spark) and os.path.basename(made_zip()) not in _sent(spark):
+        spark.addArtifacts(made_zip(), pyfile=True)
+        spark.conf.set(_SENT, os.path.basename(made_zip()))
     return code_version()
 
 
-@contextlib.contextmanager
-def planners_path(spark: SparkSession) -> Iterator[None]:
-    """What is registered within it also finds the zip in the driver: Spark's planner of streams has no shipped files."""
-    try:
-        environment: dict[str, str] = spark.sparkContext.environment
-    except Exception:  # noqa: BLE001 - of Spark Connect, whose planners are the server's; its errors differ by version
-        environment = {}
-    before = environment.get(PATH)
-    if not _runs_here(spark):
-        environment[PATH] = os.pathsep.join([_made(), before] if before else [_made()])
-    try:
-        yield
-    finally:
-        environment.pop(PATH, None)
-        if before is not None:
-            environment[PATH] = before
-
-
-def _runs_here(spark: SparkSession) -> bool:
+def runs_here(spark: SparkSession) -> bool:
+    """Whether its executors are in this process, or forked from it."""
     master = spark.conf.get("spark.master", "") or ""
     return master.startswith("local") and not master.startswith("local-cluster")
 
@@ -123,5 +105,6 @@ def _sent(spark: SparkSession) -> set[str]:
 
 
 @functools.cache
-def _made() -> str:
+def made_zip() -> str:
+    """The zip of this process's sources."""
     return write_zip(make_scratch())

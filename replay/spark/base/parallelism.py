@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from replay.spark.base.executor_zip import PATH, made_zip, runs_here
 from replay.spark.base.scratch import make_scratch
 
 if TYPE_CHECKING:
@@ -47,8 +48,11 @@ def state_parallelism(spark: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def stated_to_planners(spark: SparkSession) -> Iterator[None]:
-    """What is registered within it is planned with the session's number."""
+def planners_told(spark: SparkSession) -> Iterator[None]:
+    """What is registered within it is planned with the session's number, and finds the zip in the driver.
+
+    Spark's planner of streams has no shipped files. Over Spark Connect the planners are the server's, and nothing is stated.
+    """
     context = _context(spark)
     if context is None:
         yield
@@ -56,11 +60,18 @@ def stated_to_planners(spark: SparkSession) -> Iterator[None]:
     path = spark.conf.get(SETTING, "") or os.path.join(make_scratch(), FILE)
     spark.conf.set(SETTING, path)
     state_parallelism(spark)
-    context.environment[VARIABLE] = path
+    environment: dict[str, str] = context.environment
+    before = environment.get(PATH)
+    environment[VARIABLE] = path
+    if not runs_here(spark):
+        environment[PATH] = os.pathsep.join([made_zip(), before] if before else [made_zip()])
     try:
         yield
     finally:
-        context.environment.pop(VARIABLE, None)
+        del environment[VARIABLE]
+        environment.pop(PATH, None)
+        if before is not None:
+            environment[PATH] = before
 
 
 def _context(spark: SparkSession) -> Any:

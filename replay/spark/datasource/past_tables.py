@@ -21,8 +21,7 @@ from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.migration.stated_change import StatedChange
 from procedures.numeric.functions import register_numeric_functions
 from replay.errors import PlanOutdated
-from replay.loop.entry_queue import EntryQueue
-from replay.loop.replay_loop import ReplayLoop
+from replay.loop import EntryQueue, ReplayLoop
 from replay.plan.node_plan import Plan, Planned
 from replay.spark.jobs.fetched_inputs import bring_images
 from snapshot.catalog import list_archived, list_snapshots

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import orjson
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from replay.spark.base.executor_zip import planners_path, ship
+from replay.spark.base.executor_zip import ship
 from replay.spark.base.options import CALLS, BadOption, ParamsFormat, ReadOptions, names_paths, parse_options
-from replay.spark.base.parallelism import stated_to_planners
+from replay.spark.base.parallelism import planners_told
 from replay.spark.base.user_errors import spoken, spoken_rows
 from replay.spark.base.version_check import READS, check_versions, versions_for_reading
 from replay.spark.reading.read_task import Task
@@ -247,7 +247,7 @@ def _schemas() -> Mapping[str, str]:
 def register(spark: SparkSession) -> None:
     """Makes `format("cmdlog")` known to a session that was started without it, on all of its executors."""
     ship(spark)
-    with planners_path(spark), stated_to_planners(spark):
+    with planners_told(spark):
         spark.dataSource.register(CmdlogSource)
 
 

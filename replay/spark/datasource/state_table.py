@@ -33,8 +33,8 @@ from replay.spark.base.options import LATEST_POINT, STATE, BadOption, ReadOption
 from replay.spark.base.scratch import local_folder
 from replay.spark.base.version_check import check_versions, versions
 from replay.spark.datasource.past_tables import tables_at
-from replay.spark.jobs.as_of import MomentReplay, catalogs_at_end, find_history, plan_json, plan_of_json
 from replay.spark.jobs.fetched_inputs import FETCHED, Inputs, at_hand, input_names, inputs
+from replay.spark.jobs.past_replay import MomentReplay, catalogs_at_end, find_history, plan_json
 from replay.spark.jobs.rebuild_task import NoSuchTable, StateRebuild, make_target
 from replay.state.trust import state_path
 from snapshot.catalog import Snapshot, list_archived, list_snapshots
@@ -286,7 +286,7 @@ def _restored(task: StateTask) -> Iterator[tuple[apsw.Connection, int]]:
     try:
         with at_hand({"legs": [plan_json(leg) for leg in task.legs], FETCHED: task.fetched}, folder) as (order, files):
             walk = StateRebuild(task.partition, make_target(os.path.join(folder, "walk"), files), lambda _calls: None)
-            result = walk.to([plan_of_json(leg) for leg in order["legs"]])
+            result = walk.to([Plan.from_value(leg) for leg in order["legs"]])
         connection = open_image(state_path(walk.target.directory, task.partition))
     except Exception as error:
         if isinstance(error, PlanOutdated):

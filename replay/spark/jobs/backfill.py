@@ -34,12 +34,21 @@ from replay.log.spans import BEGINNING
 from replay.plan.node_plan import PartitionPlan
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
-from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
 from replay.spark.jobs.backfill_task import backfill_partition
 from replay.spark.jobs.fetched_inputs import input_names
 from replay.spark.jobs.job import FinishedJob, Sessions, run_job
+from replay.spark.jobs.past_replay import (
+    Moment,
+    MomentReplay,
+    Stitched,
+    find_history,
+    parse_moment,
+    plan_json,
+    start_of,
+    stitch,
+    stream_of,
+)
 from replay.spark.jobs.staging import FORMAT, tables_of
-from replay.spark.jobs.stitched_log import Stitched, start_of, stitch, stream_of
 
 JOB: Final = "backfill"
 

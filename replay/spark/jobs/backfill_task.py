@@ -37,10 +37,9 @@ from replay.log.scan import ScannedStream
 from replay.plan.node_plan import Plan
 from replay.results import PartitionResult
 from replay.spark.base.version_check import check_hash_seed
-from replay.spark.jobs.as_of import plan_of_json
 from replay.spark.jobs.fetched_inputs import at_hand
+from replay.spark.jobs.past_replay import naming_damage, read_legs
 from replay.spark.jobs.rebuild_task import StateRebuild, before_last, check_tables, make_target
-from replay.spark.jobs.stitched_log import naming_damage, read_legs
 from replay.spark.jobs.task_attempt import Attempt
 from replay.state.trust import read_position, state_path
 from snapshot.column_types import column_type
@@ -64,7 +63,7 @@ def _backfill(order: Mapping[str, Any], attempt: Attempt, source_files: Files) -
         raise BundleForged(f"the order is for code {order['code'][:12]}, and holds {bundle.hash[:12]}")
     check_hash_seed(f"the executor of {attempt.key}")
     db = load_bundle(bundle)
-    base = [plan_of_json(leg) for leg in order["base"]]
+    base = [Plan.from_value(leg) for leg in order["base"]]
     calls = _fork(int(order["partition"]), base, attempt, source_files)
     firsts = FirstDifferences(os.path.join(attempt.scratch, "firsts.sqlite"))
     try:
@@ -135,7 +134,7 @@ def _run(
 def _records(files: Files, order: Mapping[str, Any]) -> Iterator[tuple[Lsn, Record]]:
     """The records after the fork point."""
     if not order["directory"]:
-        return read_legs(files, [plan_of_json(leg) for leg in order["legs"]])
+        return read_legs(files, [Plan.from_value(leg) for leg in order["legs"]])
     source = source_from(files, order["directory"], order["from_block"])
     return source.read(from_block=order["from_block"], upto_block=order["last_block"])
 

@@ -19,9 +19,9 @@ from procedures import Database
 from procedures.code.bundle import capture_bundle
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
-from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
 from replay.spark.jobs.fetched_inputs import input_names
 from replay.spark.jobs.job import FinishedJob, Sessions, run_job
+from replay.spark.jobs.past_replay import Moment, MomentReplay, find_history, parse_moment, plan_json
 from replay.spark.jobs.rebuild_task import rebuild_partition
 from replay.spark.jobs.staging import FORMAT, tables_of
 

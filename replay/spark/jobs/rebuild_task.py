@@ -21,9 +21,8 @@ from replay.errors import ReplayError
 from replay.plan.node_plan import Plan, Planned
 from replay.recover.execute import RecoveryProgress, Target, execute
 from replay.results import PartitionResult
-from replay.spark.jobs.as_of import plan_of_json
 from replay.spark.jobs.fetched_inputs import at_hand, bring_images
-from replay.spark.jobs.stitched_log import naming_damage
+from replay.spark.jobs.past_replay import naming_damage
 from replay.spark.jobs.task_attempt import Attempt
 from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.export import TableSource, declarations, write_tables
@@ -94,7 +93,7 @@ def _rebuild(order: Mapping[str, Any], attempt: Attempt, source_files: Files) ->
 
     files, stands = [], []
     for number, point in enumerate(points):
-        result, state = _arrive(walk, [plan_of_json(leg) for leg in point["legs"]], attempt, last=number == len(points) - 1)
+        result, state = _arrive(walk, [Plan.from_value(leg) for leg in point["legs"]], attempt, last=number == len(points) - 1)
         folder = os.path.join(attempt.folder, str(number))
         os.mkdir(folder, 0o750)
         connection = open_image(state)

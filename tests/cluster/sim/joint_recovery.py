@@ -15,8 +15,7 @@ from cmdlog.wal.format.record import Record, decode_digest
 from cmdlog.wal.ids import Lsn
 from cmdlog.wal.skips import VOID
 from procedures.idempotency.known_outcome import KeyPolicy
-from replay.loop.entry_queue import EntryQueue
-from replay.loop.replay_loop import ReplayLoop
+from replay.loop import EntryQueue, ReplayLoop
 from replay.plan.cluster_plan import JointPlan, check_complete
 from replay.plan.cluster_planner import make_joint_plan
 from replay.plan.node_plan import PartitionPlan, Plan, Planned
@@ -66,7 +65,7 @@ class Mounted(Files):
 
 
 class _Applying:
-    """`replay.loop.entry_queue.EntryPolicy`: entries go to a state; what the live run did is compared."""
+    """`replay.loop.EntryPolicy`: entries go to a state; what the live run did is compared."""
 
     def __init__(self, plan: PartitionPlan, state: ListState) -> None:
         self.plan, self.state = plan, state

@@ -12,7 +12,7 @@ from replay.errors import TwoCopies
 from replay.log.evidence import BlockRun, GroupEvidence, NodeEvidence, StatedConfiguration
 from replay.log.known_lives import PINNED, KnownLife, KnownStart
 from replay.plan.authority import Use, decide
-from replay.plan.directory_doubts import ended_lives
+from replay.plan.directory_lineage import ended_lives
 
 A, B, C = 1, 2, 3
 ABC = StatedConfiguration(1, 1, frozenset({A, B, C}))

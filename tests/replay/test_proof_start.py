@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from cmdlog.wal.files import RealFiles
-from replay.drill import proof_starts
+from replay.drill import proof_start
 from replay.errors import ReplayError
 from snapshot.archive.archive_retention import write_promise
 from tests.replay.archiverig import SEGMENT_BYTES, ArchiveRig
@@ -70,7 +70,7 @@ def test_way_begins_as_far_back_as_log_and_archive_lead(tmp_path: Path, monkeypa
     assert report.verdict == "diverged"
     assert "replayed from the first entry to index" in str(report.error)
     for more, verdict in ((1, "proven"), (3, "diverged")):  # what is behind the change agrees with itself
-        monkeypatch.setattr(proof_starts, "LOG_BYTES_MAX", (len(rig.wal.segments) + more) * SEGMENT_BYTES)
+        monkeypatch.setattr(proof_start, "LOG_BYTES_MAX", (len(rig.wal.segments) + more) * SEGMENT_BYTES)
         report = run_drill(rig)
         assert report.verdict == verdict
         begin = report.oldest[0].snapshot if verdict == "proven" else str(report.error).split("replayed from ")[1].split()[0]

@@ -9,9 +9,9 @@ import pytest
 from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_digest, encode_json
 from cmdlog.wal.ids import BlockNumber, Lsn
 from procedures.idempotency.known_outcome import KeyPolicy
+from replay import loop
 from replay.errors import Divergence, DivergencePlace, EntryMissing
-from replay.loop import entry_queue
-from replay.loop.entry_queue import EntryQueue, PartitionStopped, UncomparedBatches
+from replay.loop import EntryQueue, PartitionStopped, UncomparedBatches
 
 AT = Lsn(BlockNumber(1), 0)
 
@@ -86,7 +86,7 @@ def test_entry_without_a_digest_holds_up_no_more_than_the_limits(monkeypatch: py
         policy = Listed()
         one = queue(policy)
         with monkeypatch.context() as patch:
-            patch.setattr(entry_queue, name, value)
+            patch.setattr(loop, name, value)
             for index in range(1, 6):
                 one.put_entry(AT, entry(index))
             assert policy.seen == []
@@ -98,7 +98,7 @@ def test_entry_without_a_digest_holds_up_no_more_than_the_limits(monkeypatch: py
 
 def test_only_the_newest_uncompared_batches_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches whose digest never comes take no more memory than the limit says."""
-    monkeypatch.setattr(entry_queue, "UNCOMPARED_MAX", 2)
+    monkeypatch.setattr(loop, "UNCOMPARED_MAX", 2)
     found: UncomparedBatches[int] = UncomparedBatches()
     for index in (1, 2, 3):
         found.add(entry(index), index)
