@@ -1,12 +1,14 @@
-"""A server as a process of its own, behind credentials, for tests that attack it from outside."""
+"""A server as a process of its own."""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,39 @@ CREDENTIALS = [
 ]
 
 
+APPLICATION = """
+from sqlalchemy import Column, Integer, bindparam, insert, select, update
+from procedures import Database
+
+db = Database("bank")
+columns = Column("id", Integer, primary_key=True), Column("balance", Integer, nullable=False)
+accounts = db.table("accounts", *columns, partition_by="id")
+OPEN = insert(accounts)
+BALANCE = select(accounts.c.balance).where(accounts.c.id == bindparam("id"))
+ADD = update(accounts).where(accounts.c.id == bindparam("id")).values(balance=accounts.c.balance + bindparam("amount"))
+
+
+@db.procedure(partition_by="account")
+def open_account(tx, account: int, amount: int) -> int:
+    tx.execute(OPEN, id=account, balance=amount)
+    return amount
+
+
+@db.procedure(partition_by="account")
+def deposit(tx, account: int, amount: int) -> int:
+    balance = tx.execute(BALANCE, id=account).scalar()
+    if balance is None:
+        tx.abort("no_account", f"there is no account {account}")
+    tx.execute(ADD, id=account, amount=amount)
+    return balance + amount
+
+
+@db.procedure(partition_by="account", read_only=True)
+def balance(tx, account: int) -> int | None:
+    return tx.execute(BALANCE, id=account).scalar()
+"""
+
+
 def cycle(url: str, request: bytes) -> bytes:
     """Sends bytes as they are to a server and reads until it closes."""
     host, port = url.removeprefix("http://").split(":")
@@ -41,45 +76,85 @@ def cycle(url: str, request: bytes) -> bytes:
     return b"".join(parts)
 
 
-class Running:
-    """`cmdlog serve` on a free port."""
+SIZES = ("--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8")
 
-    def __init__(self, folder: Path, *options: str, app: str = "tests.api.every_type:db") -> None:
-        self.folder, self.options, self.app = folder, options, app
-        tokens = folder / "tokens"
-        tokens.write_text("".join(write_line(credential) + "\n" for credential in CREDENTIALS))
-        tokens.chmod(0o600)
-        self.start()
+
+class Running:
+    """`cmdlog serve` on a free port, behind the credentials above unless a test wants none. `options` may say otherwise."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        app: str = "tests.api.every_type:db",
+        tokens: bool = True,
+        waits: bool = True,
+        files_max: int | None = None,
+    ) -> None:
+        """`waits`: it serves when this returns; else only its process has begun."""
+        self.folder, self.app, self.options = folder, app, options
+        if tokens:
+            path = folder / "tokens"
+            path.write_text("".join(write_line(credential) + "\n" for credential in CREDENTIALS))
+            path.chmod(0o600)
+            self.options = ("--token-file", "tokens", *options)
+        self._limit = None if files_max is None else partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files_max, files_max))
+        self.url = ""
+        self.begin()
+        if waits:
+            self.wait_ready()
 
     def start(self) -> None:
         """Starts and waits until it serves."""
+        self.begin()
+        self.wait_ready()
+
+    def begin(self) -> None:
+        """Starts the process."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
-        sizes = ("--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8")
+        command = [sys.executable, "-m", "cmdlog", "serve", self.app, "--data", "data", "--port", "0", "--json"]
         with (self.folder / "errors.txt").open("a") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cmdlog", "serve", self.app, "--data", "data", "--port", "0", "--json",
-                 "--token-file", "tokens", *sizes, *self.options],
+                [*command, *SIZES, *self.options],
+                preexec_fn=self._limit,  # noqa: PLW1509
                 cwd=self.folder,
                 env={**environ, "PYTHONPATH": str(ROOT)},
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-            )  # fmt: skip
+            )
+
+    def next_event(self) -> str:
+        """What it prints next."""
         assert self.process.stdout is not None
-        self.url = json.loads(self.process.stdout.readline())["url"]
-        assert json.loads(self.process.stdout.readline())["event"] == "ready"
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"ended with {self.process.wait()} before it was ready: {self.logged()[-2000:]}")
+        event = json.loads(line)
+        self.url = event.get("url", self.url)
+        return str(event["event"])
+
+    def wait_ready(self) -> None:
+        """Until it serves."""
+        while self.next_event() != "ready":
+            pass
         self.client = httpx.Client(base_url=self.url, timeout=PATIENCE_S)
 
-    def end(self, *, kill: bool = True) -> None:
-        """Ends it, at once or in order."""
-        self.client.close()
-        if kill:
-            self.process.kill()
-        else:
-            self.process.terminate()
+    def stop(self) -> int:
+        """SIGTERM and the exit code."""
+        self.process.terminate()
         self.process.wait(PATIENCE_S)
+        self.kill()
+        return self.process.returncode
+
+    def kill(self) -> None:
+        """Ends it in any case."""
+        self.process.kill()
+        self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        if hasattr(self, "client"):
+            self.client.close()
 
     def post(
         self, path: str, body: Any = None, *, token: str = TOKENS[ADMIN], headers: Any = (), content: Any = None
@@ -115,3 +190,15 @@ class Running:
         """Memory of the node's process."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Bank(Running):
+    """The same of a small bank, open to everybody on this machine."""
+
+    def __init__(self, folder: Path, *options: str, **more: Any) -> None:
+        (folder / "bank_of_test.py").write_text(APPLICATION)
+        super().__init__(folder, *options, app="bank_of_test:db", tokens=False, **more)
+
+    def open_account(self, account: int, amount: int = 0) -> None:
+        """With so much."""
+        assert self.call("open_account", account=account, amount=amount) == amount

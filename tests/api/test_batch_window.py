@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from bench._load import Target, request, run_closed, run_load
@@ -22,7 +21,7 @@ from cmdlog.api.routes.batch_window import (
     BatchTraffic,
     BatchWindow,
 )
-from tests.api.bankserver import Server
+from tests.api.running import Bank
 from tests.waiting import PATIENCE_S
 
 CALLS_MAX = 1 << 14
@@ -116,10 +115,9 @@ def streams(port: int, number: int) -> Iterator[None]:
 @pytest.fixture
 def beside_streams(tmp_path: Path) -> Iterator[Target]:
     """Deposits of a good client, while four streams on its partition send calls and read nothing."""
-    server = Server(tmp_path, "--port", "0")
+    server = Bank(tmp_path)
     try:
-        server.wait_ready()
-        assert httpx.post(server.url + "/v1/procedures/open_account", json={"account": 1, "amount": 0}).status_code == 200
+        server.open_account(1)
         body = json.dumps({"account": 1, "amount": 1}).encode()
         target = Target(int(server.url.rpartition(":")[2]), [request("POST", "/v1/procedures/deposit", body)])
         with streams(target.port, 4):

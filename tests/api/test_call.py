@@ -252,12 +252,6 @@ def test_unknown_procedure_is_not_found(node: Any, post: Post, name: str) -> Non
     assert node.logged == []
 
 
-def test_other_method_is_refused(node: Any, fetch: Post) -> None:
-    """A GET on a procedure calls nothing."""
-    assert fetch("/v1/procedures/put").json()["code"] == "method_not_allowed"
-    assert node.logged == []
-
-
 def test_limit_counts_the_bytes_that_arrive(node: Any, settings: Any, post: Post) -> None:
     """A body over call_bytes_max is 413 however it is cut and whatever its Content-Length claims."""
     chunk = b" " * (settings.call_bytes_max // 4)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from cmdlog.api.gate.route_table import ADMIN
+from tests.api.running import TOKENS, Running
 from tests.waiting import PATIENCE_S
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-LOOKER, CALLER = "of-one-who-may-look-" + 16 * "a", "of-one-who-may-call-" + 16 * "b"
+CALLER = TOKENS[ADMIN]
 WAIT_S = PATIENCE_S
 
 NO_BROWSER = "needs a browser: Debian's chromium and chromium-driver"
@@ -29,24 +28,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (CHROMIUM and DRIVER), re
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`cmdlog serve` of the bank on a free port, with one credential that may look and one that may do everything."""
-    folder = tmp_path_factory.mktemp("dashboard")
-    digests = [hashlib.sha256(token.encode()).hexdigest() for token in (LOOKER, CALLER)]
-    (folder / "tokens").write_text(f"looker read sha256:{digests[0]}\ncaller admin sha256:{digests[1]}\n")
-    (folder / "tokens").chmod(0o600)
-    options = ("--data", "data", "--port", "0", "--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8", "--json")
-    command = [sys.executable, "-m", "cmdlog", "serve", "procedures.samples.bank:db", *options, "--token-file", "tokens"]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
-    with (folder / "errors.txt").open("w") as errors:
-        server = subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=errors, text=True)
-    assert server.stdout is not None
+    """`cmdlog serve` of the bank."""
+    server = Running(tmp_path_factory.mktemp("dashboard"), app="procedures.samples.bank:db")
     try:
-        events = [json.loads(server.stdout.readline()) for _ in ("listening", "ready")]
-        yield events[0]["url"]
+        yield server.url
     finally:
-        server.terminate()
-        server.wait(timeout=WAIT_S)
-        server.stdout.close()
+        server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 from bench._common import cpu_seconds, rss_bytes
 from bench._load import Target, request, run_load
 from bench._siege import siege
-from tests.api.bankserver import ROOT, Server
+from tests.api.running import ROOT, Bank
 from tests.api.served import status_of
 from tests.waiting import PATIENCE_S, eventually, wait_for
 
@@ -29,24 +29,22 @@ CONNECTION_BYTES_MAX = 32 << 10  # of the node's memory: parser, transport, and 
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[Bank]:
     """Ready, with an account."""
-    server = Server(tmp_path, "--port", "0", "--header-timeout-s", "2")
+    server = Bank(tmp_path, "--header-timeout-s", "2")
     try:
-        server.wait_ready()
-        opened = httpx.post(server.url + "/v1/procedures/open_account", json={"account": 1, "amount": 0})
-        assert opened.status_code == 200
+        server.open_account(1)
         yield server
     finally:
         server.kill()
 
 
-def port_of(server: Server) -> int:
+def port_of(server: Bank) -> int:
     """Where it listens."""
     return int(server.url.rpartition(":")[2])
 
 
-def test_besieged_server_serves_good_clients(server: Server) -> None:
+def test_besieged_server_serves_good_clients(server: Bank) -> None:
     """Beside 1,000 silent connections and 1,000 heads that never end, renewed when they are closed, every call is answered.
 
     And the siege costs the node little memory. How much later calls are answered is measured by `make torture`.
@@ -59,11 +57,10 @@ def test_besieged_server_serves_good_clients(server: Server) -> None:
         assert httpx.get(server.url + "/readyz", timeout=PATIENCE_S).status_code == 200
     assert found.opened >= IDLE + HEADS
     assert grown <= (IDLE + HEADS) * CONNECTION_BYTES_MAX
-    logged = Path(f"/proc/{server.process.pid}/cwd/errors.txt").read_text()
-    assert "error" not in logged.replace("errors.txt", "")
+    assert "error" not in server.logged().replace("errors.txt", "")
 
 
-def besieged(server: Server) -> Target:
+def besieged(server: Bank) -> Target:
     """What good clients ask for, once they have asked for a while."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 2 * (IDLE + HEADS):
         pytest.skip("the limit of open files does not allow so many connections")
@@ -78,9 +75,8 @@ def test_server_keeps_files_for_itself(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     allowed = 400  # 256 and 16 for each of two partitions are kept
-    server = Server(tmp_path, "--port", "0", files_max=allowed)
+    server = Bank(tmp_path, files_max=allowed)
     try:
-        server.wait_ready()
         clients = []
         for _ in range(300):
             clients.append(socket.create_connection(("127.0.0.1", port_of(server)), timeout=PATIENCE_S))
@@ -89,11 +85,10 @@ def test_server_keeps_files_for_itself(tmp_path: Path) -> None:
         assert eventually(lambda: httpx.get(server.url + "/readyz", timeout=PATIENCE_S).status_code == 200)
         assert len(os.listdir(files)) < allowed - 200
         for account in range(20):
-            answer = httpx.post(server.url + "/v1/procedures/open_account", json={"account": account, "amount": 1})
-            assert answer.status_code == 200
+            server.open_account(account, 1)
         for client in clients:
             client.close()
-        assert "connections_limited" in (tmp_path / "errors.txt").read_text()
+        assert "connections_limited" in server.logged()
         assert server.stop() == 0
     finally:
         server.kill()

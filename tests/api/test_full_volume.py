@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import select
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -18,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.api.running import Running
 from tests.small_volume import small_volume
 from tests.waiting import PATIENCE_S, wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
 VOLUME_BYTES = 24 << 20
 DRAIN_S = 1.0
 OPEN = "/v1/procedures/open_accounts"
@@ -51,21 +47,12 @@ def is_answered(connection: HTTPConnection) -> bool:
     return bool(select.select([connection.sock], [], [], 0)[0])
 
 
-class Full:
+class Full(Running):
     """`cmdlog serve` of the bank on the volume."""
 
-    def __init__(self, volume: Path, errors: Path) -> None:
-        self.volume, self.errors = volume, errors
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
-        with errors.open("a") as lines:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "cmdlog", "serve", "procedures.samples.bank:db", "--data", str(volume / "node"), "--port",
-                 "0", "--json", *OPTIONS],
-                env={**environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=lines, text=True,
-            )  # fmt: skip
-        assert self.process.stdout is not None
-        self.client = httpx.Client(base_url=json.loads(self.process.stdout.readline())["url"])
-        assert json.loads(self.process.stdout.readline())["event"] == "ready"
+    def __init__(self, volume: Path, folder: Path) -> None:
+        super().__init__(folder, *OPTIONS, "--data", str(volume / "node"), app="procedures.samples.bank:db", tokens=False)
+        self.volume = volume
         self.opened = 0  # accounts of calls that were acknowledged
 
     def fill(self) -> None:
@@ -111,30 +98,20 @@ class Full:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Lines of its log."""
-        lines = [json.loads(line) for line in self.errors.read_text().splitlines() if line.startswith("{")]
+        lines = [json.loads(line) for line in self.logged().splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == name]
-
-    def end(self) -> None:
-        """SIGTERM."""
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(PATIENCE_S) == 0
 
 
 @pytest.fixture
 def full(volume: Path, tmp_path: Path) -> Iterator[Full]:
     """One whose site has met the end of the volume."""
-    server = Full(volume, tmp_path / "errors.txt")
+    server = Full(volume, tmp_path)
     try:
         server.fill()
         server.grow(1)
         yield server
     finally:
-        server.client.close()
-        if server.process.poll() is None:
-            server.process.kill()
-            server.process.wait()
-        assert server.process.stdout is not None
-        server.process.stdout.close()
+        server.kill()
 
 
 def test_full_volume_is_said_refuses_at_once_and_heals_by_itself(full: Full) -> None:
@@ -168,7 +145,7 @@ def _stop_while_full(full: Full) -> None:
     """A batch that no site can run does not hold the stop up."""
     full.fill()
     full.grow(2)
-    full.end()  # there is still no room
+    assert full.stop() == 0  # there is still no room
     (line,) = full.events("stopped_with_calls_in_flight")
     assert "disk_full" in next(iter(line["why"].values()))
     assert sum(line["calls"].values()) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,9 @@ from cmdlog.child_process import ChildProcess
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.node.outcome import LogFullRefusal, Reply
 from cmdlog.node.telemetry.request_stats import RequestStats
-from cmdlog.testing import Server as ServerOf
-from tests.api.bankserver import APPLICATION, ROOT, Server
+from cmdlog.testing import Server
 from tests.api.linked_node import AHEAD, LinkPair
+from tests.api.running import APPLICATION, ROOT, Bank
 from tests.api.test_process_main import ROOM, answers, run
 from tests.api.test_tls import context_of, write
 from tests.waiting import ASK_EVERY_S, PATIENCE_S, eventually
@@ -30,25 +29,24 @@ ONE = ("--http-processes", "1")
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[Bank]:
     """One with an account."""
-    running = Server(tmp_path, "--port", "0", *ONE)
+    running = Bank(tmp_path, *ONE)
     try:
-        running.wait_ready()
-        assert call(running, "open_account", amount=0).status_code == 200
+        running.open_account(1)
         yield running
     finally:
         running.kill()
 
 
-def call(server: Server, procedure: str, **params: int) -> httpx.Response:
-    """Of account 1."""
+def call(server: Bank, procedure: str, **params: int) -> httpx.Response:
+    """Of account 1, over a connection of its own: its process may be killed."""
     return httpx.post(f"{server.url}/v1/procedures/{procedure}", json={"account": 1, **params})
 
 
-def pids(server: Server) -> list[int]:
+def pids(server: Bank) -> list[int]:
     """Of the HTTP processes."""
-    found: list[int] = httpx.get(server.url + "/v1/status").json()["http_processes"]
+    found: list[int] = server.get("/v1/status").json()["http_processes"]
     return found
 
 
@@ -77,7 +75,7 @@ def test_the_answer_to_an_older_version_counts_for_nothing() -> None:
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_read_that_ends_its_site_is_answered_with_the_reason(tmp_path: Path, processes: int) -> None:
     """A call of its own and a line of a batch, by the node or by an HTTP process: a failure, which no client repeats."""
-    server = ServerOf("tests.node.apps.faulty:db", tmp_path, sites=1, http_processes=processes, call_timeout_s=1)
+    server = Server("tests.node.apps.faulty:db", tmp_path, sites=1, http_processes=processes, call_timeout_s=1)
     try:
         server.start()
         hint = "hang_reading was stopped: the read ran longer than call_timeout_s=1"
@@ -95,45 +93,12 @@ def test_a_read_that_ends_its_site_is_answered_with_the_reason(tmp_path: Path, p
 
 
 @slow
-def test_an_orderly_stop_loses_no_answer(tmp_path: Path, server: Server) -> None:
-    """Every call that was run before the end was answered, or its connection was between two requests; then nothing runs."""
-    http = pids(server)
-    acknowledged: list[int] = []
-    begun = threading.Event()
-
-    def load() -> None:
-        with httpx.Client(base_url=server.url) as client:
-            while True:
-                try:
-                    answer = client.post("/v1/procedures/deposit", json={"account": 1, "amount": 1})
-                except httpx.TransportError:
-                    return
-                if answer.status_code == 200:
-                    acknowledged.append(answer.json()["result"])
-                    begun.set()
-
-    loader = threading.Thread(target=load)
-    loader.start()
-    assert begun.wait(PATIENCE_S)
-    assert server.stop() == 0
-    loader.join(PATIENCE_S)
-    assert all(ended(pid) for pid in http)
-    again = Server(tmp_path, "--port", "0")
-    try:
-        again.wait_ready()
-        assert call(again, "balance").json()["result"] == max(acknowledged)
-    finally:
-        again.kill()
-
-
-@slow
-def test_processes_end_with_their_node_which_starts_again(tmp_path: Path, server: Server) -> None:
+def test_processes_end_with_their_node_which_starts_again(tmp_path: Path, server: Bank) -> None:
     """Its port is free for the next node, at once."""
     http, port = pids(server), server.url.rpartition(":")[2]
     server.kill()
-    again = Server(tmp_path, "--port", port, *ONE)
+    again = Bank(tmp_path, *ONE, "--port", port)
     try:
-        again.wait_ready()
         assert eventually(lambda: all(ended(pid) for pid in http))
         assert call(again, "deposit", amount=1).json()["result"] == 1
     finally:
@@ -141,7 +106,7 @@ def test_processes_end_with_their_node_which_starts_again(tmp_path: Path, server
 
 
 @slow
-def test_a_deploy_is_answered_when_every_process_has_the_code(tmp_path: Path, server: Server) -> None:
+def test_a_deploy_is_answered_when_every_process_has_the_code(tmp_path: Path, server: Bank) -> None:
     """The next call runs it, with its parameters, also after the process was started again."""
     folder = tmp_path / "new"
     folder.mkdir()
@@ -166,9 +131,8 @@ def test_a_certificate_serves_in_the_process(tmp_path: Path) -> None:
     authority = trustme.CA()
     files = write(authority.issue_cert("localhost", "127.0.0.1"), tmp_path)
     options = [word for name, path in files.items() for word in ("--" + name.replace("_", "-"), str(path))]
-    server = Server(tmp_path, "--port", "0", *ONE, *options)
+    server = Bank(tmp_path, *ONE, *options)
     try:
-        server.wait_ready()
         assert server.url.startswith("https://")
         with httpx.Client(base_url=server.url, verify=context_of(authority)) as client:
             assert client.post("/v1/procedures/open_account", json={"account": 1, "amount": 3}).json()["result"] == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.bankserver import Server
+from tests.api.running import Bank
 
 pytestmark = pytest.mark.slow
 ACCOUNT = 7
@@ -36,15 +36,15 @@ def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str,
     """SIGKILL in the middle of its calls, three times: every answered call has its one effect."""
     answered = 0
     for life in range(3):
-        server = Server(folder, *options).wait_ready()
+        server = Bank(folder, *options)
         with httpx.Client(base_url=server.url) as client:
             if life == 0:
-                client.post("/v1/procedures/open_account", json={"account": ACCOUNT, "amount": 0}).raise_for_status()
+                server.open_account(ACCOUNT)
             assert deposit(client, f"{answered}") == answered + 1  # without an answer before: it is done now, once
             answered += 1
             enough = threading.Event()
 
-            def kill(server: Server = server, enough: threading.Event = enough) -> None:
+            def kill(server: Bank = server, enough: threading.Event = enough) -> None:
                 enough.wait()
                 server.process.kill()
 
@@ -60,9 +60,6 @@ def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str,
                 pass
             killer.join()
         server.kill()
-    server = Server(folder).wait_ready()
-    with httpx.Client(base_url=server.url) as client:
-        balance = client.post("/v1/procedures/balance", json={"account": ACCOUNT}).json()["result"]
-        assert balance in (answered, answered + 1)
+    server = Bank(folder)
+    assert server.call("balance", account=ACCOUNT) in (answered, answered + 1)
     assert server.stop() == 0
-    server.kill()

@@ -41,11 +41,6 @@ def test_a_frame_of_another_length_is_refused() -> None:
         LinkSession().open(encode_link_frame(LinkFrameKind.PART, b"body")[:-1])
 
 
-def test_kinds_have_one_meaning() -> None:
-    """Numbers of one link are unique."""
-    assert len({int(kind) for kind in LinkFrameKind}) == len(LinkFrameKind)
-
-
 def test_frames_that_wait_are_taken_when_the_link_is_joined() -> None:
     """The node sends before a process has come up, also what no handshake would have; and each sees the other's end."""
     taken: list[int] = []

@@ -28,8 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One for all tests of this file."""
     running = Running(tmp_path_factory.mktemp("server"), "--http-processes", "2", "--slow-call-ms", "0.001")
     yield running
-    running.end(kill=False)
-    assert running.process.returncode == 0
+    assert running.stop() == 0
     assert not [defect for defect in ("request_failed", "link_over", "Exception in") if defect in running.logged()]
 
 

@@ -10,7 +10,6 @@ import pytest
 from starlette.routing import Route
 
 from cmdlog.api.app import Api, create_app
-from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.route_table import ADMIN, CLUSTER, INVOKE, LOCAL, READ, ROLES, TABLE, Entry, allowed, methods_of
 from cmdlog.api.gate.token_file import Credential, digest_of, write_line
 from cmdlog.api.routes.cluster_routes import CHANGES
@@ -371,13 +370,3 @@ def test_foreign_names_are_served_with_a_token(locked: Api, ask_app: Any) -> Non
     """A credential that no page has is worth more than a name: servers with a token file have names of their own."""
     headers = [("Host", "books.example"), *bearer(ADMIN)]
     assert asyncio.run(ask_app(locked, "GET", "/v1/status", headers=headers, host=None)).status == 200
-
-
-def test_problem_of_a_role_names_it() -> None:
-    """For people and for programs."""
-    from cmdlog.api.gate.problem import forbidden
-
-    problem = forbidden(READ, INVOKE)
-    assert isinstance(problem, Problem)
-    assert problem.members()["needs"] == [READ, INVOKE]
-    assert "`read` or `invoke`" in problem.detail

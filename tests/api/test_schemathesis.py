@@ -104,7 +104,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         yield running.url
     finally:
-        running.end(kill=False)
+        running.stop()
     assert "request_failed" not in running.logged()
     assert not any(token in running.logged() for token in TOKENS.values())
 

@@ -17,9 +17,9 @@ import httpx
 import pytest
 import trustme
 
-from tests.api.bankserver import ROOT, Server
-from tests.api.running import cycle
-from tests.waiting import PATIENCE_S, ask_for, wait_for
+from tests.api.running import ROOT, Bank
+from tests.api.test_http_process import ended
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -28,48 +28,39 @@ RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: closing resets the connection
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
     """One server for all tests that leave it running."""
-    server = Server(tmp_path_factory.mktemp("server"), "--port", "0", "--call-bytes-max", "64KiB")
+    server = Bank(tmp_path_factory.mktemp("server"), "--call-bytes-max", "64KiB")
     try:
-        yield server.wait_ready()
+        yield server
     finally:
         server.kill()
 
 
-def test_failure_is_an_outcome_that_the_log_and_the_status_explain(server: Server) -> None:
+def test_failure_is_an_outcome_that_the_log_and_the_status_explain(server: Bank) -> None:
     """A retry under the key gets the same answer with the same place; the traceback is in the log, with both ids."""
-    httpx.post(server.url + "/v1/procedures/open_account", json={"account": 77, "amount": 1})
-    send = partial(httpx.post, server.url + "/v1/procedures/open_account", json={"account": 77, "amount": 1})
-    answers = [send(headers={"Idempotency-Key": "again", "X-Request-Id": f"failed-{n}"}) for n in range(2)]
+    server.open_account(77, 1)
+    send = partial(server.post, "/v1/procedures/open_account", {"account": 77, "amount": 1})
+    answers = [send(headers=[("Idempotency-Key", "again"), ("X-Request-Id", f"failed-{n}")]) for n in range(2)]
     assert [answer.status_code for answer in answers] == [500, 500]
     first, second = ({**answer.json(), "request_id": ""} for answer in answers)
     assert first == second
     assert first["file"] == "bank_of_test.py"
-    lines = [json.loads(line) for line in (server.folder / "errors.txt").read_text().splitlines() if '"failed-0"' in line]
+    lines = [json.loads(line) for line in server.logged().splitlines() if '"failed-0"' in line]
     (line,) = [line for line in lines if line["event"] == "procedure_failed"]
     assert (line["txn_id"], line["procedure"], line["line"]) == (first["txn_id"], "open_account", first["line"])
     assert f'File "bank_of_test.py", line {first["line"]}, in open_account' in line["traceback"]
-    newest = httpx.get(server.url + "/v1/status").json()["errors"][-1]
+    newest = server.get("/v1/status").json()["errors"][-1]
     assert (newest["code"], newest["request_id"], newest["file"]) == ("procedure_failed", "failed-1", "bank_of_test.py")
     assert newest["text"].startswith(first["error"])
 
 
-def test_client_that_leaves_midway_harms_nobody(server: Server) -> None:
-    """The server drops the stream, keeps what was whole, and goes on serving."""
-    head = b"POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
-    line = b'{"procedure": "open_account", "params": {"account": 900, "amount": 1}}\n'
-    cycle(server.url, head + line + line[:30])
-    assert httpx.get(server.url + "/readyz").status_code == 200
-    ask_for(lambda: httpx.post(server.url + "/v1/procedures/balance", json={"account": 900}).json()["result"] == 1)
-
-
 @pytest.mark.parametrize("sent", ["head", "half a body", "body"])
 @pytest.mark.parametrize("left_by", ["reset", "end"])
-def test_outcome_of_a_client_that_left_is_kept_under_its_key(server: Server, sent: str, left_by: str) -> None:
+def test_outcome_of_a_client_that_left_is_kept_under_its_key(server: Bank, sent: str, left_by: str) -> None:
     """Whenever it leaves, the repetition under its key has the one outcome: executed once, then or before."""
     account = 20_000 + 2 * ("head", "half a body", "body").index(sent) + ("reset", "end").index(left_by)
-    assert httpx.post(server.url + "/v1/procedures/open_account", json={"account": account, "amount": 0}).status_code == 200
+    server.open_account(account)
     body = b'{"account": %d, "amount": 7}' % account
     key = f"{sent}-{left_by}".replace(" ", "-")
     head = "POST /v1/procedures/deposit HTTP/1.1\r\nHost: localhost\r\n"
@@ -79,11 +70,9 @@ def test_outcome_of_a_client_that_left_is_kept_under_its_key(server: Server, sen
         client.sendall(head.encode() + {"head": b"", "half a body": body[:9], "body": body}[sent])
         if left_by == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    answers = [
-        httpx.post(server.url + "/v1/procedures/deposit", content=body, headers={"Idempotency-Key": key}) for _ in range(2)
-    ]
+    answers = [server.post("/v1/procedures/deposit", content=body, headers=[("Idempotency-Key", key)]) for _ in range(2)]
     assert [answer.json()["result"] for answer in answers] == [7, 7]
-    assert httpx.post(server.url + "/v1/procedures/balance", json={"account": account}).json()["result"] == 7
+    assert server.call("balance", account=account) == 7
 
 
 def test_server_speaks_tls(tmp_path: Path) -> None:
@@ -93,17 +82,17 @@ def test_server_speaks_tls(tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     leaf.cert_chain_pems[0].write_to_path(str(cert))
     other.private_key_pem.write_to_path(str(key))
-    options = ("--port", "0", "--tls-cert-file", str(cert), "--tls-key-file", str(key))
-    refused = Server(tmp_path, *options)
+    options = ("--tls-cert-file", str(cert), "--tls-key-file", str(key))
+    refused = Bank(tmp_path, *options, waits=False)
     try:
         assert refused.process.wait(PATIENCE_S) == 2
         assert not (tmp_path / "data").exists()
     finally:
         refused.kill()
     leaf.private_key_pem.write_to_path(str(key))
-    server = Server(tmp_path, *options)
+    server = Bank(tmp_path, *options)
     try:
-        assert server.wait_ready().url.startswith("https://127.0.0.1:")
+        assert server.url.startswith("https://127.0.0.1:")
         context = ssl.create_default_context()
         authority.configure_trust(context)
         with httpx.Client(base_url=server.url, verify=context) as client:
@@ -122,26 +111,26 @@ def test_server_speaks_tls(tmp_path: Path) -> None:
         server.kill()
 
 
-def test_second_process_is_refused(server: Server, tmp_path: Path) -> None:
+def test_second_process_is_refused(server: Bank, tmp_path: Path) -> None:
     """Another server on the same directory ends with exit code 12, one on the same port with 2; the first goes on."""
-    cwd = Path(os.readlink(f"/proc/{server.process.pid}/cwd"))
     port = server.url.rpartition(":")[2]
-    for folder, options, exit_code in ((cwd, ("--port", "0"), 12), (tmp_path, ("--port", port), 2)):
-        second = Server(folder, *options)
+    for folder, options, exit_code in ((server.folder, (), 12), (tmp_path, ("--port", port), 2)):
+        second = Bank(folder, *options, waits=False)
         try:
             assert second.process.wait(PATIENCE_S) == exit_code
         finally:
             second.kill()
     assert not (tmp_path / "data").exists()
-    assert httpx.get(server.url + "/readyz").status_code == 200
+    assert server.get("/readyz").status_code == 200
 
 
-def test_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
-    """SIGTERM under load: every answered call is there after the restart, the exit code is 0, and the log was sealed."""
-    server = Server(tmp_path, "--port", "0")
+@pytest.mark.parametrize("options", [(), ("--http-processes", "1")], ids=["in the node", "HTTP apart"])
+def test_orderly_stop_answers_what_is_under_way(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """SIGTERM under load: every answered call is there after the restart, nothing runs any more, and the log was sealed."""
+    server = Bank(tmp_path, *options)
     try:
-        server.wait_ready()
-        assert httpx.post(server.url + "/v1/procedures/open_account", json={"account": 1, "amount": 0}).status_code == 200
+        server.open_account(1)
+        http = server.get("/v1/status").json().get("http_processes", [])
         acknowledged: list[int] = []
         started = threading.Event()
 
@@ -162,35 +151,34 @@ def test_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
         assert started.wait(PATIENCE_S)
         assert server.stop() == 0
         loader.join(PATIENCE_S)
+        assert all(ended(pid) for pid in http)
     finally:
         server.kill()
-    again = Server(tmp_path, "--port", "0")
+    again = Bank(tmp_path)
     try:
-        again.wait_ready()
-        held = httpx.post(again.url + "/v1/procedures/balance", json={"account": 1}).json()["result"]
-        assert held == max(acknowledged)
-        assert httpx.get(again.url + "/v1/status").json()["log"]["verdict"] == "clean"
+        assert again.call("balance", account=1) == max(acknowledged)
+        assert again.get("/v1/status").json()["log"]["verdict"] == "clean"
     finally:
         again.kill()
 
 
-def line_of(server: Server) -> str:
-    """The next line that it prints."""
-    assert server.process.stdout is not None
-    return server.process.stdout.readline()
-
-
-def children_of(server: Server) -> str:
+def children_of(server: Bank) -> str:
     """Processes that it has started."""
     pid = server.process.pid
     return Path(f"/proc/{pid}/task/{pid}/children").read_text()
 
 
-MOMENTS: dict[str, Callable[[Server], object]] = {
+def begin_sites(server: Bank) -> None:
+    """Until they start."""
+    server.next_event()
+    wait_for(lambda: children_of(server))
+
+
+MOMENTS: dict[str, Callable[[Bank], object]] = {
     "started": lambda server: server.process.pid,
-    "listening": line_of,  # the node is being opened
-    "sites": lambda server: line_of(server) and children_of(server),
-    "ready": lambda server: line_of(server) and line_of(server),
+    "listening": Bank.next_event,  # the node is being opened
+    "sites": begin_sites,
+    "ready": Bank.wait_ready,
 }
 
 
@@ -199,18 +187,13 @@ def test_stop_in_the_first_seconds_is_clean(tmp_path: Path) -> None:
     """SIGTERM at any moment of a start ends it soon, by the signal or in order, without a traceback; what is there is whole."""
     codes = []
     for moment in MOMENTS.values():
-        server = Server(tmp_path, "--port", "0")
+        server = Bank(tmp_path, waits=False)
         try:
-            wait_for(partial(moment, server))
+            moment(server)
             codes.append(server.stop())
         finally:
             server.kill()
     assert set(codes) <= {0, -signal.SIGTERM, 128 + signal.SIGTERM}  # the last: before the command has begun
     assert 0 in codes
     assert "Traceback" not in (tmp_path / "errors.txt").read_text()
-    again = Server(tmp_path, "--port", "0")
-    try:
-        again.wait_ready()
-        assert again.stop() == 0
-    finally:
-        again.kill()
+    assert Bank(tmp_path).stop() == 0

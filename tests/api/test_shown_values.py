@@ -76,5 +76,5 @@ def test_no_value_leaves_the_server(tmp_path: Path) -> None:
         assert "RowRefused" in texts[-5]
         assert '"event":"procedure_failed"' in running.logged().replace(" ", "")
     finally:
-        running.end(kill=False)
+        running.stop()
     assert [text for text in [*texts, running.logged()] if any(mark in text for mark in MARKS)] == []

@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     try:
         yield running
     finally:
-        running.end()
+        running.kill()
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ def test_the_directory_of_a_server_has_the_same(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     running.call("put", item=1, name="x")
-    running.end(kill=False)
+    running.stop()
     assert open_to_others(tmp_path / "data") == []
 
 

@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from cmdlog.client import async_client, client
+from cmdlog.client import AsyncClient, Client, async_client, client
 from cmdlog.testing import Server
-from tests.client.drives import Async, Drive, Sync
+from tests.client.drives import Drive
 
 
 @pytest.fixture(scope="package")
@@ -25,11 +25,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         running.close()
 
 
-@pytest.fixture(params=[Sync(), Async()], ids=["sync", "async"])
+@pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
 def drive(request: pytest.FixtureRequest) -> Drive:
     """Each test runs with both clients."""
-    chosen: Drive = request.param
-    return chosen
+    return Drive(request.param)
 
 
 @pytest.fixture
