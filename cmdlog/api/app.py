@@ -86,7 +86,7 @@ class Api:
         except Problem as problem:
             trace.note_problem(problem)
             if problem.status == 401 and wants_page(scope):
-                await send_sign_in(send, self.service.sign_in_page)
+                await send_sign_in(send)
             else:
                 await send_problem(send, problem)
         except ConnectionError:

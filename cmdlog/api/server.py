@@ -137,7 +137,6 @@ class _Runner:
         self._token_shown = contextlib.ExitStack()  # while this process has the directory
         self._processes = processes
         self._server = HttpServer(make_config(registry))
-        self._progress: Mapping[str, object] = {}
         self.failure: BaseException | None = None  # why the server ended by itself
         self._url = ""  # until it was reported
         self._drained_by = 0.0  # on the loop's clock
@@ -146,12 +145,11 @@ class _Runner:
         self._loop = loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, self._stop)
-        self._service.show_progress(lambda: self._progress)
         self._url = url_of(listener, scheme="http" if self._roster.certificate is None else "https")
         opening = asyncio.create_task(self._open())
         self._roster.start()
         if self._processes is not None:
-            self._service.serve_by(self._processes)
+            self._service.fronts = self._processes
             self._processes.start(listener)
         try:
             await self._server.serve(sockets=[listener] if self._processes is None else [])
@@ -199,7 +197,7 @@ class _Runner:
         if self._server.should_exit:
             raise Stopped
         self._loop.call_soon_threadsafe(self._tell_listening)
-        self._progress = progress if isinstance(progress, Mapping) else {"step": str(progress)}
+        self._service.progress = progress if isinstance(progress, Mapping) else {"step": str(progress)}
 
     def _tell_listening(self) -> None:
         """Once, at the first report on the opened directory: its lock is ours."""

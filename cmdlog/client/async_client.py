@@ -18,7 +18,7 @@ from cmdlog.client.auto_batch import AsyncAutoBatcher
 from cmdlog.client.batch_window import TAKEN_PER_ANSWER, Answered, AnswerLines, RunningBatch, is_stream, no_stream
 from cmdlog.client.client_base import ANSWER_BYTES_MAX, END_S, BatchItem, ClientCore, begun, owned
 from cmdlog.client.connection_pool import AsyncConnectionPool
-from cmdlog.client.options import ClientArguments
+from cmdlog.client.options import ClientArguments, InvokeOptions
 from cmdlog.client.request import (
     MEMBERS,
     POINT,
@@ -71,28 +71,10 @@ class AsyncClient(ClientCore):
         return (await self.invoke(call, idempotency_key=idempotency_key)).value
 
     @overload
-    async def invoke(
-        self,
-        procedure: Call[R],
-        params: None = None,
-        *,
-        idempotency_key: str | NewKey | None = ...,
-        returns: Any = None,
-        timeout_s: float | None = None,
-        durability: Durability | None = None,
-        consistency: Consistency | None = None,
-    ) -> Result[R]: ...
+    async def invoke(self, procedure: Call[R], params: None = None, **options: Unpack[InvokeOptions]) -> Result[R]: ...
     @overload
     async def invoke(
-        self,
-        procedure: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        idempotency_key: str | NewKey | None = ...,
-        returns: Any = None,
-        timeout_s: float | None = None,
-        durability: Durability | None = None,
-        consistency: Consistency | None = None,
+        self, procedure: str, params: Mapping[str, Any] | None = None, **options: Unpack[InvokeOptions]
     ) -> Result[Any]: ...
     async def invoke(
         self,

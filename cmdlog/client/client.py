@@ -20,7 +20,7 @@ from cmdlog.client.auto_batch import AutoBatcher
 from cmdlog.client.batch_window import TAKEN_PER_ANSWER, Answered, AnswerLines, RunningBatch, is_stream, no_stream
 from cmdlog.client.client_base import ANSWER_BYTES_MAX, END_S, BatchItem, ClientCore, begun, owned, request_ids
 from cmdlog.client.connection_pool import ConnectionPool
-from cmdlog.client.options import ClientArguments
+from cmdlog.client.options import ClientArguments, InvokeOptions
 from cmdlog.client.request import (
     MEMBERS,
     POINT,
@@ -89,28 +89,10 @@ class Client(ClientCore):
         return self.invoke(call, idempotency_key=idempotency_key).value
 
     @overload
-    def invoke(
-        self,
-        procedure: Call[R],
-        params: None = None,
-        *,
-        idempotency_key: str | NewKey | None = ...,
-        returns: Any = None,
-        timeout_s: float | None = None,
-        durability: Durability | None = None,
-        consistency: Consistency | None = None,
-    ) -> Result[R]: ...
+    def invoke(self, procedure: Call[R], params: None = None, **options: Unpack[InvokeOptions]) -> Result[R]: ...
     @overload
     def invoke(
-        self,
-        procedure: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        idempotency_key: str | NewKey | None = ...,
-        returns: Any = None,
-        timeout_s: float | None = None,
-        durability: Durability | None = None,
-        consistency: Consistency | None = None,
+        self, procedure: str, params: Mapping[str, Any] | None = None, **options: Unpack[InvokeOptions]
     ) -> Result[Any]: ...
     def invoke(
         self,

@@ -13,6 +13,7 @@ import httpx
 
 from cmdlog.client.retry import RetryPolicy
 from cmdlog.client.session import WINDOW
+from cmdlog.procedure_calls import Consistency, Durability, NewKey
 
 if TYPE_CHECKING:
     from procedures import Database
@@ -53,6 +54,16 @@ class ClientArguments(TypedDict, total=False):
     connections_max: int  # to each server
     verify: bool | str | os.PathLike[str] | ssl.SSLContext  # certificates: usual ones, none, a file of authorities, a context
     trust_env: bool  # whether proxies of the environment are used
+
+
+class InvokeOptions(TypedDict, total=False):
+    """What one call may be given by name, see `Client.invoke`."""
+
+    idempotency_key: str | NewKey | None
+    returns: Any
+    timeout_s: float | None
+    durability: Durability | None
+    consistency: Consistency | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     try:
         yield running
     finally:
-        running.end()
+        running.kill()
 
 
 def over_numbers(select: str) -> str:
@@ -53,12 +53,6 @@ def request(method: str, path: str, body: bytes = b"", headers: Any = ()) -> byt
     """A request as bytes, the connection to be closed after it."""
     head = [f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", b"Connection: close", b"Content-Length: %d" % len(body)]
     return b"\r\n".join([*head, *headers, b"", body])
-
-
-def answer_of(server: Running, method: str, path: str, body: bytes = b"", headers: Any = ()) -> tuple[int, bytes, bytes]:
-    """Status, head and body."""
-    head, _, content = server.raw(request(method, path, body, headers)).partition(b"\r\n\r\n")
-    return int(head.split(b" ", 2)[1]), head.lower(), content
 
 
 EDGES: list[tuple[str, str, str]] = [
@@ -90,41 +84,13 @@ def test_what_is_accepted_survives_log_and_replay_to_the_bit(tmp_path_factory: p
         query = {"sql": "SELECT real, whole, text, raw FROM kept ORDER BY id"}
         read = server.post("/v1/query", query).json()["rows"]
         assert sorted(map(repr, read)) == sorted(map(repr, told))
-        server.end()
+        server.kill()
         for state in (server.folder / "data" / "state").glob("*.sqlite*"):
             state.unlink()  # so that everything is rebuilt
         server.start()
         assert repr([server.call("kept_row", item=item) for item in range(len(EDGES))]) == repr(told)
     finally:
-        server.end()
-
-
-BAD_TEXTS = [
-    b"", b"[]", b"null", b"{", b'{"item": 1, "item": 2}', b'{"item": NaN}', b'{"item": Infinity}', b'{"item": 1e999}',
-    b'{"item": 9223372036854775808}', b'{"item": 18446744073709551616}', b'{"item": ' + b"9" * 5000 + b"}",
-    b'{"item": 1.' + b"0" * 5000 + b"}", b'{"item": 1, "name": "\\ud800"}', b'{"item": 1, "name": "\\u0000"}',
-    b'{"item": 1, "name": "\xff"}', b'{"item": 1, "name": "\x00"}', b'{"item": 1, "na\\u0000me": 1}', b'{"item": true}',
-    b'{"item": "1"}', b'{"item": 1.5}', b'{"item": ' + b"[" * 65 + b"]" * 65 + b"}",
-    b'{"item": ' + b"[" * 500 + b"]" * 500 + b"}", b"[" * 30_000 + b"]" * 30_000, b'{"a":' * 10_000,
-    b'{"item": 1}{"item": 2}', b'{"item": 1} \x00', b"\xef\xbb\xbf{}",
-    '{"item": 1}'.encode("utf-16"), '{"item": 1}'.encode("utf-32"), b'{"__proto__": {"item": 1}}',
-    b'{"item": 1, "\\u0069tem": 2}',
-]  # fmt: skip
-
-
-def test_malformed_json_is_refused_everywhere_and_logs_nothing(server: Running) -> None:
-    """Calls, queries and batch lines: 4xx with a code, the log stays where it is, and the server goes on."""
-    before = server.committed()
-    for text in BAD_TEXTS:
-        for path in ("/v1/procedures/put", "/v1/query"):
-            answer = server.post(path, content=text)
-            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameters"), (path, text[:50])
-        line = text.replace(b"\n", b" ")
-        for one in (line, b'{"procedure": "put", "params": ' + line + b"}"):
-            told = [orjson.loads(part) for part in server.post("/v1/batch", content=one + b"\n").content.splitlines()]
-            assert all(told_of["error"]["code"] == "invalid_parameters" for told_of in told), one[:80]
-            assert told or not one.strip()
-    assert server.committed() == before
+        server.kill()
 
 
 @pytest.mark.parametrize("path", ["/v1/procedures/put", "/v1/query", "/v1/batch"])
@@ -171,40 +137,6 @@ def test_other_kinds_of_bodies_are_refused(server: Running, kind: str, status: i
     assert status == 200 or answer.json()["code"] == "unsupported_media_type"
 
 
-NAMES = [
-    "..", "../put", "..%2fput", "..%2f..%2fetc%2fpasswd", "%2e%2e/put", "%2e%2e%2fput", "....//put", "put/", "put/..", "put%00",
-    "put%00.x", "%00", "put;x", "put?x=1#y", "put.", "put%20", "%20put", "PUT", "Put", "p%C3%BCt", "%ff%fe", "%c0%ae%c0%ae/put",
-    "%252e%252e", "~root", "C:%5cput", "%5c%5chost%5cput", "//put", "%2fetc%2fpasswd", "put,get", "*", "x" * 4000,
-    "put%0d%0aX-Injected:1", "_cmdlog_meta", "%", "%zz", "file:%2f%2f%2fetc",
-]  # fmt: skip
-
-
-def test_paths_that_lead_elsewhere_lead_nowhere(server: Running) -> None:
-    """Names come from an allow-list: dots, slashes, NUL, other case and scripts, encodings of them and long ones are none."""
-    before = server.committed()
-    for name in NAMES:
-        status, head, content = answer_of(
-            server, "POST", f"/v1/procedures/{name}", b'{"item": 1}', [b"Authorization: Bearer " + GOOD.encode()]
-        )
-        assert status in (200, 400, 404, 414), name
-        assert (status == 200) == (name == "put?x=1#y"), name
-        assert b"x-injected" not in head
-        assert status != 404 or json.loads(content)["code"] in ("unknown_procedure", "not_found")
-    for path in (
-        "/v1/snapshots/../../etc/passwd",
-        "/v1/snapshots/%2e%2e",
-        "/docs/..",
-        "/%2e%2e/etc/passwd",
-        "/v1/./status",
-        "/metrics%00",
-    ):
-        status, _, content = answer_of(server, "GET", path, headers=[b"Authorization: Bearer " + GOOD.encode()])
-        assert status in (400, 404), path
-        assert status == 400 or json.loads(content)["code"] == "not_found"
-    moved = [new - old for new, old in zip(server.committed(), before, strict=True)]
-    assert sum(moved) <= 2  # the one call that was one, and its digest
-
-
 def got(server: Running, token: str, named: Callable[[int], dict[str, Any]]) -> int:
     """How many of 60 new keys or sessions on one partition a caller gets."""
     lines = [orjson.dumps({"procedure": "put", "params": {"item": 1, "name": "x"}, **named(n)}) for n in range(60)]
@@ -231,13 +163,13 @@ def test_lowest_role_does_not_use_up_the_keys_and_sessions_of_others(tmp_path: P
         for named in (a_key, a_session):
             assert [got(server, token, named) for token in (TOKENS[INVOKE], OTHER, TOKENS[ADMIN])] == [40, 8, 1]
         assert server.get("/v1/status").json()["largest_shares"] == {"idempotency_keys": 0.8, "sessions": 0.8}
-        server.end()
+        server.kill()
         server.start()
         for named in (a_key, a_session):
             assert got(server, TOKENS[INVOKE], named) <= 1, "one call a minute"
         assert server.get("/v1/status").json()["largest_shares"]["sessions"] == 0.8
     finally:
-        server.end()
+        server.kill()
 
 
 def test_query_that_asks_too_much_is_refused_with_its_own_code(server: Running) -> None:
@@ -308,6 +240,7 @@ def test_an_error_repeats_only_what_its_caller_sent(server: Running) -> None:
         assert str(server.folder) not in json.dumps(problem)
         assert "Traceback" not in json.dumps(problem)
     assert "x" * 100 not in server.post("/v1/procedures/" + "x" * 3000, {}).text
+    assert "k" * 300 not in server.post("/v1/procedures/put", {"k" * 3000: 1}).text
     assert "v" * 100 not in server.post("/v1/procedures/put", {"item": "v" * 3000}).text
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from cmdlog.api.gate.problem import Problem, body_too_large
 from cmdlog.api.processes.process_link import LinkFrameKind
 from cmdlog.api.processes.relay import (
     PART_BYTES_MAX,
@@ -74,9 +73,6 @@ def test_an_answer_is_cut_into_parts() -> None:
 
 def test_what_is_raised_there_is_raised_here() -> None:
     """As what it was, where the application's code tells them apart."""
-    with pytest.raises(Problem) as problem:
-        decode_received(encode_failure(body_too_large(7)))
-    assert problem.value.members() == body_too_large(7).members()
     with pytest.raises(TimeoutError, match="too long"):
         decode_received(encode_failure(TimeoutError("it took too long")))
     with pytest.raises(RuntimeError, match="ValueError: odd"):
@@ -168,26 +164,23 @@ def test_a_link_that_is_over_leaves_answers_unfinished() -> None:
 
 
 def test_the_application_gets_what_the_connection_raises() -> None:
-    """A body that is late or too large is judged by the code that ever did."""
+    """A body that is late is judged by the code that ever did."""
     raised: list[Exception] = []
 
     async def read(scope: Scope, receive: Receive, send: Send) -> None:
-        for _ in range(2):
-            try:
-                await receive()
-            except (Problem, TimeoutError) as error:
-                raised.append(error)
+        try:
+            await receive()
+        except TimeoutError as error:
+            raised.append(error)
 
     async def scenario() -> None:
-        failures: list[Exception] = [TimeoutError("late"), body_too_large(5)]
-
         async def fail() -> Message:
-            raise failures.pop(0)
+            raise TimeoutError("late")
 
         await RelayPair(read).sender(SCOPE, fail, Client().send)
 
     run(scenario)
-    assert [type(error) for error in raised] == [TimeoutError, Problem]
+    assert [type(error) for error in raised] == [TimeoutError]
 
 
 def test_what_was_asked_for_comes_once() -> None:

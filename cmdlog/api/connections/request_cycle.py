@@ -117,27 +117,6 @@ class CallCycle:
 class RequestCycle:
     """Made for one request; `run` is its task."""
 
-    __slots__ = (
-        "_arrived",
-        "_brought",
-        "_chunked",
-        "_connection",
-        "_continued",
-        "_deadline",
-        "_disconnected",
-        "_ended",
-        "_expired",
-        "_head",
-        "_left",
-        "_stream",
-        "complete",
-        "keep_alive",
-        "request",
-        "started",
-        "status",
-        "task",
-    )
-
     def __init__(self, connection: Connection, request: Request, *, deadline: float, stream: bool) -> None:
         self._connection, self.request = connection, request
         self.keep_alive = request.keep_alive

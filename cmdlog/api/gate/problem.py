@@ -90,6 +90,7 @@ OUTCOME_CODES: Final[Mapping[int, str]] = {
     Status.SESSION_EXPIRED: "session_expired",
     Status.SESSIONS_FULL: "sessions_full",
 }
+FIELD_CHARS_MAX: Final = 200  # of a name that a caller sent, which may be a MiB long
 LISTED_MAX: Final = 32  # problems of one request that are listed: a body of a MiB can have 100,000, which no one reads
 SESSIONS_FULL_RETRY_S: Final = 60  # keys expire by the hour, not by the second
 
@@ -182,8 +183,9 @@ def invalid(problems: Sequence[tuple[str, str]]) -> Problem:
     """422 with the fields at fault, at least the first of them: `(field, problem)`."""
     if len(problems) > LISTED_MAX:
         problems = [*problems[:LISTED_MAX], ("…", f"and {len(problems) - LISTED_MAX} more problems")]
-    listed = [{"field": field, "problem": problem} for field, problem in problems]
-    return Problem("invalid_parameters", "; ".join(f"{field}: {problem}" for field, problem in problems), problems=listed)
+    shown = [(field if len(field) <= FIELD_CHARS_MAX else f"{field[:FIELD_CHARS_MAX]}…", problem) for field, problem in problems]
+    listed = [{"field": field, "problem": problem} for field, problem in shown]
+    return Problem("invalid_parameters", "; ".join(f"{field}: {problem}" for field, problem in shown), problems=listed)
 
 
 def body_too_large(limit_bytes: int) -> Problem:

@@ -263,7 +263,7 @@ class HttpProcessMain:
             durabilities=told["durabilities"],
         )  # fmt: skip
         node.link.open(self._calls, self._session, CallWindow(*told["window"]))
-        self._service.attach_calls(node)
+        self._service.link = node
         return node
 
     def _stop(self, *, leaving: bool) -> None:

@@ -17,7 +17,6 @@ from typing import Any, Final
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cmdlog.api.gate.problem import Problem
 from cmdlog.api.processes.process_link import LinkFrameKind, encode_link_frame
 from cmdlog.cluster.channels.sealed_frames import ChannelFrame
 
@@ -29,7 +28,6 @@ MORE: Final = b"m"
 LAST: Final = b"l"
 GONE: Final = b"g"
 LATE: Final = b"t"
-PROBLEM: Final = b"p"
 DEFECT: Final = b"d"
 DONE: Final = b"o"
 
@@ -66,8 +64,6 @@ def encode_received(message: Message) -> bytes:
 
 def encode_failure(error: Exception) -> bytes:
     """What `receive` or `send` raised."""
-    if isinstance(error, Problem):
-        return PROBLEM + orjson.dumps([error.code, error.detail, error.more])
     if isinstance(error, TimeoutError):
         return LATE + str(error).encode()
     return DEFECT + f"{type(error).__name__}: {error}".encode()
@@ -108,9 +104,6 @@ def decode_part(body: bytes) -> Message:
 
 def _raise_failure(body: bytes) -> None:
     kind, text = body[:1], body[1:]
-    if kind == PROBLEM:
-        code, detail, more = orjson.loads(text)
-        raise Problem(code, detail, **more)
     if kind == LATE:
         raise TimeoutError(text.decode())
     if kind == DEFECT:

@@ -287,7 +287,7 @@ async def show_ready(service: ServiceOf) -> Response:
         _check_member(node.overview)
     phase = "stopping" if service.stopping else "recovering" if node is None else "not serving"
     state = {"state": "bootstrapping"} if phase == "recovering" else {}
-    raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()), **state)
+    raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress), **state)
 
 
 def _check_member(overview: StatusOverview | None) -> dict[str, str]:

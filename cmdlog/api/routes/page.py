@@ -106,11 +106,11 @@ if (kept) enter(kept);
 """
 
 
-async def send_sign_in(send: Send, page: bytes) -> None:
+async def send_sign_in(send: Send) -> None:
     """Answers 401 with the form."""
-    headers = [*PAGE_HEADERS, (b"www-authenticate", b"Bearer"), (b"content-length", b"%d" % len(page))]
+    headers = [*PAGE_HEADERS, (b"www-authenticate", b"Bearer"), (b"content-length", b"%d" % len(SIGN_IN_PAGE))]
     await send({"type": "http.response.start", "status": 401, "headers": headers})
-    await send({"type": "http.response.body", "body": page})
+    await send({"type": "http.response.body", "body": SIGN_IN_PAGE})
 
 
 def dashboard_page() -> str:

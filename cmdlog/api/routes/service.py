@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
@@ -25,7 +24,6 @@ from cmdlog.api.gate.route_table import ADMIN
 from cmdlog.api.gate.strict_json import read_resting
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.batch_window import BatchTraffic
-from cmdlog.api.routes.page import SIGN_IN_PAGE
 from cmdlog.api.routes.query import Queries, Turns
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
 from cmdlog.node.placing.shares import Shares
@@ -102,8 +100,7 @@ class Service:
     def __init__(self, settings: Settings, node: Node | None = None) -> None:
         self.settings = settings
         self.gatekeeper = make_gatekeeper(settings.token_file)
-        self.sign_in_page = SIGN_IN_PAGE  # what a browser without a credential gets for a page
-        self.progress: Callable[[], Mapping[str, object]] = dict  # of the recovery, for /readyz
+        self.progress: Mapping[str, object] = {}  # of the recovery, for /readyz
         self.stopping = False
         self.viewers = Shares(VIEWERS_MAX)
         self.streams: set[Callable[[], None]] = set()  # what ends the reading of each batch under way
@@ -122,8 +119,7 @@ class Service:
         self.spans = make_call_spans()
         self.fronts = Fronts()
         self._node: Node | None = None
-        self._calls: CallTaker | None = None
-        self._lock = threading.Lock()
+        self.link: CallTaker | None = None  # of an HTTP process: what takes its calls
         if node is not None:
             self.attach(node)
 
@@ -139,20 +135,7 @@ class Service:
         self.front.hide_paths({Path(node.directory): "<directory>", **({} if tokens is None else {tokens: "<token file>"})})
         if self.spans is not None:
             node.meter.keep_all_stages()
-        with self._lock:
-            self._node = self._calls = node
-
-    def attach_calls(self, calls: CallTaker) -> None:
-        """Serve calls from now on, by a link to the node."""
-        self._calls = calls
-
-    def serve_by(self, fronts: Fronts) -> None:
-        """HTTP has processes of its own."""
-        self.fronts = fronts
-
-    def show_progress(self, progress: Callable[[], Mapping[str, object]]) -> None:
-        """Where `/readyz` finds how far the recovery is."""
-        self.progress = progress
+        self._node = node
 
     def begin_stop(self) -> None:
         """The server stops and is not ready from now on. In the event loop's thread.
@@ -193,7 +176,7 @@ class Service:
 
     def calls(self) -> CallTaker:
         """Who takes calls. Raises: Problem (not_ready)."""
-        return self.node() if self._calls is None else self._calls
+        return self.link or self.node()
 
     async def read_aside(self, body: bytes, read: Callable[[bytes], T], caller: str = OPERATOR) -> T:
         """What `read` makes of a body, which is pure: of a large one in a thread, where calls have the loop between its steps."""
