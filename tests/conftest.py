@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import logging
 import os
 import re
@@ -18,6 +20,7 @@ from hypothesis import settings
 from cmdlog.node.embedded.embedded_logging import log_as_library
 from tests import memory_disk, one_trust, patient_requests, warm_start
 from tests.skips import forbid
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -90,6 +93,21 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     forbid(report)
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine has an event loop of its own, and a bound for the case that it fails by waiting."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def run() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await pyfuncitem.obj(**given)
+
+    asyncio.run(run())
+    return True
 
 
 def pytest_unconfigure() -> None:

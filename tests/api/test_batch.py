@@ -168,7 +168,7 @@ def test_lasting_overload_ends_in_an_error(node: Any, post: Post, monkeypatch: p
     assert node.logged == []
 
 
-def test_reader_stops_at_the_window(app: Api, node: Any, ask_app: Any) -> None:
+async def test_reader_stops_at_the_window(app: Api, node: Any, ask_app: Any) -> None:
     """While the node answers nothing, no more than stream_calls_max calls are taken from a stream that never ends."""
     node.hold = True
     app.service.settings = settings = type(node.settings)(stream_calls_max=64)
@@ -180,52 +180,42 @@ def test_reader_stops_at_the_window(app: Api, node: Any, ask_app: Any) -> None:
             sent += 1
             yield line(number)
 
-    async def run() -> None:
-        request = asyncio.create_task(ask_app(app, "POST", "/v1/batch", endless()))
-        seen = -1
-        while seen != sent or sent == 0:  # until the reader makes no progress any more
-            seen = sent
-            for _ in range(50):
-                await asyncio.sleep(0)
-        assert len(node.logged) == settings.stream_calls_max
-        assert sent <= settings.stream_calls_max + 1
-        request.cancel()
-        await asyncio.gather(request, return_exceptions=True)
-
-    asyncio.run(run())
+    request = asyncio.create_task(ask_app(app, "POST", "/v1/batch", endless()))
+    seen = -1
+    while seen != sent or sent == 0:  # until the reader makes no progress any more
+        seen = sent
+        for _ in range(50):
+            await asyncio.sleep(0)
+    assert len(node.logged) == settings.stream_calls_max
+    assert sent <= settings.stream_calls_max + 1
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
 
 
-def test_answers_flow_while_the_request_does(app: Api, ask_app: Any) -> None:
+async def test_answers_flow_while_the_request_does(app: Api, ask_app: Any) -> None:
     """A client may wait for the answer to a line before it sends the next one."""
+    arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def run() -> list[bytes]:
-        arrived: asyncio.Queue[bytes] = asyncio.Queue()
+    async def conversation() -> AsyncIterator[bytes]:
+        for number in range(5):
+            yield line(number)
+            while not (data := await arrived.get()):
+                pass
+            assert orjson.loads(data)["result"] == number
 
-        async def conversation() -> AsyncIterator[bytes]:
-            for number in range(5):
-                yield line(number)
-                while not (data := await arrived.get()):
-                    pass
-                assert orjson.loads(data)["result"] == number
-
-        answer = await ask_app(app, "POST", "/v1/batch", conversation(), on_data=arrived.put_nowait)
-        return list(answer.body.splitlines())
-
-    assert len(asyncio.run(run())) == 5
+    answer = await ask_app(app, "POST", "/v1/batch", conversation(), on_data=arrived.put_nowait)
+    assert len(list(answer.body.splitlines())) == 5
 
 
-def test_client_that_leaves_midway_ends_the_stream(app: Api, node: Any, ask_app: Any) -> None:
+async def test_client_that_leaves_midway_ends_the_stream(app: Api, node: Any, ask_app: Any) -> None:
     """Calls that arrived are called once; the rest of the line that never ended is not."""
 
-    async def run() -> None:
-        async def leaving() -> AsyncIterator[bytes]:
-            yield line(1) + line(2)
-            yield line(3)[:20]
-            raise ConnectionResetError("gone")
+    async def leaving() -> AsyncIterator[bytes]:
+        yield line(1) + line(2)
+        yield line(3)[:20]
+        raise ConnectionResetError("gone")
 
-        await asyncio.wait_for(ask_app(app, "POST", "/v1/batch", leaving()), PATIENCE_S)
-
-    asyncio.run(run())
+    await asyncio.wait_for(ask_app(app, "POST", "/v1/batch", leaving()), PATIENCE_S)
     assert [params[0] for _, params, _ in node.logged] == [1, 2]
 
 
@@ -249,95 +239,79 @@ def test_stream_that_outlives_an_orderly_stop_is_answered_whole(app: Api, node: 
     assert app.service.streams == set()
 
 
-def test_stream_that_is_shorter_than_an_orderly_stop_is_served(app: Api, node: Any, ask_app: Any) -> None:
+async def test_stream_that_is_shorter_than_an_orderly_stop_is_served(app: Api, node: Any, ask_app: Any) -> None:
     """Its lines are read to their end."""
     app.service.settings = type(node.settings)(drain_timeout_s=PATIENCE_S)
 
-    async def run() -> Any:
-        async def body() -> AsyncIterator[bytes]:
-            yield line(1)
-            app.service.begin_stop()
-            await asyncio.sleep(0)
-            yield line(2)
+    async def body() -> AsyncIterator[bytes]:
+        yield line(1)
+        app.service.begin_stop()
+        await asyncio.sleep(0)
+        yield line(2)
 
-        return await ask_app(app, "POST", "/v1/batch", body())
-
-    assert results(asyncio.run(run())) == [1, 2]
+    assert results(await ask_app(app, "POST", "/v1/batch", body())) == [1, 2]
 
 
-def test_silent_stream_is_ended(app: Api, node: Any, ask_app: Any) -> None:
+async def test_silent_stream_is_ended(app: Api, node: Any, ask_app: Any) -> None:
     """A client that sends nothing for body_timeout_s is answered and let go; what it sent before has run."""
     app.service.settings = type(node.settings)(body_timeout_s=0.05)
 
-    async def run() -> Any:
-        async def stuck() -> AsyncIterator[bytes]:
-            yield line(1)
-            await asyncio.Event().wait()
+    async def stuck() -> AsyncIterator[bytes]:
+        yield line(1)
+        await asyncio.Event().wait()
 
-        return await asyncio.wait_for(ask_app(app, "POST", "/v1/batch", stuck()), PATIENCE_S)
-
-    assert results(asyncio.run(run())) == [1, "body_timeout"]
+    assert results(await asyncio.wait_for(ask_app(app, "POST", "/v1/batch", stuck()), PATIENCE_S)) == [1, "body_timeout"]
 
 
-def test_reader_of_nothing_is_let_go(app: Api, node: Any, ask_app: Any) -> None:
+async def test_reader_of_nothing_is_let_go(app: Api, node: Any, ask_app: Any) -> None:
     """A client that does not read its answers for body_timeout_s loses its connection, and nothing stays behind."""
     app.service.settings = type(node.settings)(body_timeout_s=0.05, stream_calls_max=1)
 
-    async def run() -> set[Any]:
-        async def never(message: Any) -> None:
-            await asyncio.Event().wait()
+    async def never(message: Any) -> None:
+        await asyncio.Event().wait()
 
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": line(1) + line(2), "more_body": True}
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": line(1) + line(2), "more_body": True}
 
-        scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": [(b"host", b"localhost")]}
-        await asyncio.wait_for(app(scope, receive, never), PATIENCE_S)
-        await asyncio.sleep(0)
-        return asyncio.all_tasks() - {asyncio.current_task()}
-
-    assert asyncio.run(run()) == set()
+    scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": [(b"host", b"localhost")]}
+    await asyncio.wait_for(app(scope, receive, never), PATIENCE_S)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() - {asyncio.current_task()} == set()
 
 
-def test_nothing_is_placed_for_a_reader_of_nothing(app: Api, node: Any) -> None:
+async def test_nothing_is_placed_for_a_reader_of_nothing(app: Api, node: Any) -> None:
     """Once an answer is not taken, no further line becomes a call: what a client does not read it does not get."""
     placed = []
 
-    async def run() -> None:
-        async def never(message: Any) -> None:
-            await asyncio.Event().wait()
+    async def never(message: Any) -> None:
+        await asyncio.Event().wait()
 
-        async def receive() -> dict[str, Any]:
-            await asyncio.sleep(0)
-            return {"type": "http.request", "body": line(1) * 10, "more_body": True}
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": line(1) * 10, "more_body": True}
 
-        scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": [(b"host", b"localhost")]}
-        serving = asyncio.create_task(app(scope, receive, never))
-        for _ in range(2000):
-            await asyncio.sleep(0)
-        placed.append(len(node.logged))
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-
-    asyncio.run(run())
+    scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": [(b"host", b"localhost")]}
+    serving = asyncio.create_task(app(scope, receive, never))
+    for _ in range(2000):
+        await asyncio.sleep(0)
+    placed.append(len(node.logged))
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
     assert 10 <= placed[0] <= 100
 
 
-def test_answers_from_another_thread_arrive(app: Api, node: Any, ask_app: Any) -> None:
+async def test_answers_from_another_thread_arrive(app: Api, node: Any, ask_app: Any) -> None:
     """When the log fails, its own thread answers; the waiting streams hear of it."""
     node.hold = True
-
-    async def run() -> Any:
-        request = asyncio.create_task(ask_app(app, "POST", "/v1/batch", line(1) + line(2)))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert len(node.waiting) == 2
-        await asyncio.get_running_loop().run_in_executor(None, node.release)
-        return await asyncio.wait_for(request, PATIENCE_S)
-
-    assert results(asyncio.run(run())) == [1, 2]
+    request = asyncio.create_task(ask_app(app, "POST", "/v1/batch", line(1) + line(2)))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(node.waiting) == 2
+    await asyncio.get_running_loop().run_in_executor(None, node.release)
+    assert results(await asyncio.wait_for(request, PATIENCE_S)) == [1, 2]
 
 
-def test_results_that_nobody_reads_are_bounded_in_bytes(app: Api, node: Any, ask_app: Any) -> None:
+async def test_results_that_nobody_reads_are_bounded_in_bytes(app: Api, node: Any, ask_app: Any) -> None:
     """Calls are placed as far as there is room for results like the last ones; all others wait, and none is lost."""
     unread = app.service.unread
     node.outcome = lambda route, params: (0, b'"%b"' % (b"x" * (64 << 10)))
@@ -348,34 +322,30 @@ def test_results_that_nobody_reads_are_bounded_in_bytes(app: Api, node: Any, ask
         most = max(most, len(calls))
 
     node.refuse = refuse
+    reads = asyncio.Event()
+    answers = 0
 
-    async def run() -> None:
-        reads = asyncio.Event()
-        answers = 0
+    async def lines() -> AsyncIterator[bytes]:
+        yield b"".join(line(number) for number in range(4000))
 
-        async def lines() -> AsyncIterator[bytes]:
-            yield b"".join(line(number) for number in range(4000))
+    async def send(message: Any) -> None:
+        nonlocal answers
+        answers += message.get("body", b"").count(b"\n")
+        await reads.wait()
 
-        async def send(message: Any) -> None:
-            nonlocal answers
-            answers += message.get("body", b"").count(b"\n")
-            await reads.wait()
-
-        request = asyncio.create_task(asked_slowly(app, lines(), send))
-        seen = -1
-        while seen != len(node.logged) or not seen:  # until no more calls are placed
-            seen = len(node.logged)
-            for _ in range(50):
-                await asyncio.sleep(0)
-        assert 0 < len(node.logged) < 600
-        assert unread.total <= unread.whole // 2
-        assert unread.take_share("another", unread.whole // 4)
-        reads.set()
-        await request
-        assert (answers, len(node.logged)) == (4000, 4000)
-        assert unread.held == {"another": unread.whole // 4}
-
-    asyncio.run(run())
+    request = asyncio.create_task(asked_slowly(app, lines(), send))
+    seen = -1
+    while seen != len(node.logged) or not seen:  # until no more calls are placed
+        seen = len(node.logged)
+        for _ in range(50):
+            await asyncio.sleep(0)
+    assert 0 < len(node.logged) < 600
+    assert unread.total <= unread.whole // 2
+    assert unread.take_share("another", unread.whole // 4)
+    reads.set()
+    await request
+    assert (answers, len(node.logged)) == (4000, 4000)
+    assert unread.held == {"another": unread.whole // 4}
     assert most < 600
 
 
@@ -407,26 +377,23 @@ def test_result_without_room_is_dropped_and_its_call_is_not(app: Api, node: Any,
     assert app.service.unread.total == 0
 
 
-def test_stream_that_ends_early_gives_its_room_back_when_its_calls_are_answered(app: Api, node: Any) -> None:
+async def test_stream_that_ends_early_gives_its_room_back_when_its_calls_are_answered(app: Api, node: Any) -> None:
     """What is on its way counts for as long, and is not kept for a client that has left."""
     unread = app.service.unread
     node.hold = True
 
-    async def run() -> None:
-        async def lines() -> AsyncIterator[bytes]:
-            yield b"".join(line(number) for number in range(50))
-            raise ConnectionError
+    async def lines() -> AsyncIterator[bytes]:
+        yield b"".join(line(number) for number in range(50))
+        raise ConnectionError
 
-        async def send(message: Any) -> None: ...
+    async def send(message: Any) -> None: ...
 
-        await asked_slowly(app, lines(), send)
-        assert unread.total > 0
-        node.outcome = lambda route, params: (0, b'"%b"' % (b"x" * (10 << 20)))
-        node.release()
-        await asyncio.sleep(0)
-        assert unread.total == 0
-
-    asyncio.run(run())
+    await asked_slowly(app, lines(), send)
+    assert unread.total > 0
+    node.outcome = lambda route, params: (0, b'"%b"' % (b"x" * (10 << 20)))
+    node.release()
+    await asyncio.sleep(0)
+    assert unread.total == 0
 
 
 def test_overload_is_waited_for(node: Any, post: Post) -> None:

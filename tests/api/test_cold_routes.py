@@ -184,7 +184,7 @@ def test_query_that_breaks_a_limit_has_its_own_code(node: Any, post: Post) -> No
     assert (answer.status, answer.json()["code"]) == (422, "query_limit")
 
 
-def test_queries_wait_for_their_turn_and_not_for_ever(node: Any, ask_app: Any) -> None:
+async def test_queries_wait_for_their_turn_and_not_for_ever(node: Any, ask_app: Any) -> None:
     """Beyond `queries_max` they wait; those whose turn does not come within the time of a query are told to come back."""
     app = create_app(node, Settings(queries_max=1, query_timeout_s=0.05))
     hold = threading.Event()
@@ -194,14 +194,10 @@ def test_queries_wait_for_their_turn_and_not_for_ever(node: Any, ask_app: Any) -
         return QueryResult(["x"], [(1,)], {})
 
     node.query = query
-
-    async def ask_twice() -> list[Any]:
-        asked = [asyncio.create_task(ask_app(app, "POST", "/v1/query", b'{"sql": "select 1"}')) for _ in range(2)]
-        (refused,), (running,) = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        hold.set()
-        return [refused.result(), await running]
-
-    waited, served = asyncio.run(ask_twice())
+    asked = [asyncio.create_task(ask_app(app, "POST", "/v1/query", b'{"sql": "select 1"}')) for _ in range(2)]
+    (refused,), (running,) = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    hold.set()
+    waited, served = [refused.result(), await running]
     assert (waited.status, waited.json()["code"], waited.headers["retry-after"]) == (503, "not_ready", "1")
     assert served.status == 200
 

@@ -64,76 +64,59 @@ class Viewer:
             return await self.task
 
 
-def test_events_go_on_where_the_last_one_ended(app: Api, ask_app: Any) -> None:
+async def test_events_go_on_where_the_last_one_ended(app: Api, ask_app: Any) -> None:
     """Each event is one line of JSON, and asks the node for the rows after those of the event before."""
-
-    async def run() -> Viewer:
-        viewer = Viewer(app, ask_app, query=b"after=41")
-        await viewer.seen(3)
-        app.service.stopping = True
-        answer = await viewer.end()
-        assert answer.headers["content-type"] == "text/event-stream"
-        return viewer
-
-    viewer = asyncio.run(run())
+    viewer = Viewer(app, ask_app, query=b"after=41")
+    await viewer.seen(3)
+    app.service.stopping = True
+    answer = await viewer.end()
+    assert answer.headers["content-type"] == "text/event-stream"
     assert [event["telemetry"]["history"]["next"] for event in viewer.events[:3]] == [42, 43, 44]
     assert viewer.events[0]["telemetry"]["errors"] == ["one\ntwo"]
     assert viewer.events[0]["status"]["ready"] is True
 
 
-def test_viewer_that_leaves_makes_room(app: Api, ask_app: Any) -> None:
+async def test_viewer_that_leaves_makes_room(app: Api, ask_app: Any) -> None:
     """No more than the share of a credential are served; the next is asked to come back, and served once another has left."""
     app.service.viewers.whole = 2
-
-    async def run() -> None:
-        first = Viewer(app, ask_app)
-        await first.seen(1)
-        refused = await Viewer(app, ask_app).end()
-        assert (refused.status, refused.json()["code"], refused.headers["retry-after"]) == (503, "not_ready", "1")
-        first.leave.set()
-        await first.end()
-        assert app.service.viewers.total == 0
-        again = Viewer(app, ask_app)
-        await again.seen(1)
-        again.leave.set()
-        await again.end()
-
-    asyncio.run(run())
+    first = Viewer(app, ask_app)
+    await first.seen(1)
+    refused = await Viewer(app, ask_app).end()
+    assert (refused.status, refused.json()["code"], refused.headers["retry-after"]) == (503, "not_ready", "1")
+    first.leave.set()
+    await first.end()
+    assert app.service.viewers.total == 0
+    again = Viewer(app, ask_app)
+    await again.seen(1)
+    again.leave.set()
+    await again.end()
 
 
-def test_viewers_of_one_credential_leave_room_for_others(tmp_path: Path, node: Any, ask_app: Any) -> None:
+async def test_viewers_of_one_credential_leave_room_for_others(tmp_path: Path, node: Any, ask_app: Any) -> None:
     """However many it opens: half of all viewers at most are its own."""
     tokens = tmp_path / "tokens"
     tokens.write_text("".join(f"{name} read sha256:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("one", "two")))
     tokens.chmod(0o600)
     app = create_app(node, Settings(token_file=tokens))
-
-    async def run() -> None:
-        own = [Viewer(app, ask_app, headers=[("Authorization", "Bearer one")]) for _ in range(VIEWERS_MAX)]
-        other = Viewer(app, ask_app, headers=[("Authorization", "Bearer two")])
-        await other.seen(1)
-        app.service.stopping = True
-        statuses = [(await viewer.end()).status for viewer in (*own, other)]
-        assert statuses == [200] * (VIEWERS_MAX // 2) + [503] * (VIEWERS_MAX // 2) + [200]
-
-    asyncio.run(run())
+    own = [Viewer(app, ask_app, headers=[("Authorization", "Bearer one")]) for _ in range(VIEWERS_MAX)]
+    other = Viewer(app, ask_app, headers=[("Authorization", "Bearer two")])
+    await other.seen(1)
+    app.service.stopping = True
+    statuses = [(await viewer.end()).status for viewer in (*own, other)]
+    assert statuses == [200] * (VIEWERS_MAX // 2) + [503] * (VIEWERS_MAX // 2) + [200]
 
 
-def test_stream_ends_with_its_credential(tmp_path: Path, node: Any, ask_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_ends_with_its_credential(tmp_path: Path, node: Any, ask_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A viewer whose credential is taken away gets no further event."""
     tokens = tmp_path / "tokens"
     tokens.write_text(f"one read sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}\n")
     tokens.chmod(0o600)
     app = create_app(node, Settings(token_file=tokens))
-
-    async def run() -> None:
-        viewer = Viewer(app, ask_app, headers=[("Authorization", f"Bearer {TOKEN}")])
-        await viewer.seen(1)
-        tokens.write_text(f"other read sha256:{64 * '0'}\n")
-        answer = await viewer.end()
-        assert answer.status == 200
-
-    asyncio.run(run())
+    viewer = Viewer(app, ask_app, headers=[("Authorization", f"Bearer {TOKEN}")])
+    await viewer.seen(1)
+    tokens.write_text(f"other read sha256:{64 * '0'}\n")
+    answer = await viewer.end()
+    assert answer.status == 200
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_a_connection_that_is_to_end_says_so_with_its_answer(server: Served) -> 
     assert told.endswith(b"connection: close\r\n\r\ny")
 
 
-def test_connections_that_wait_are_taken_before_the_socket_is_closed() -> None:
+async def test_connections_that_wait_are_taken_before_the_socket_is_closed() -> None:
     """They are connected for their clients: lost with the socket, a request would have no answer."""
     made: list[asyncio.Protocol] = []
 
@@ -44,41 +44,34 @@ def test_connections_that_wait_are_taken_before_the_socket_is_closed() -> None:
         made.append(asyncio.Protocol())
         return made[-1]
 
-    async def scenario() -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        acceptor = Acceptor(listener, make)
-        clients = [socket.create_connection(listener.getsockname()) for _ in range(3)]
-        acceptor.close()
-        acceptor.close()
-        await acceptor.wait_closed()
-        for client in clients:
-            client.close()
-
-    asyncio.run(scenario())
+    listener = socket.create_server(("127.0.0.1", 0))
+    acceptor = Acceptor(listener, make)
+    clients = [socket.create_connection(listener.getsockname()) for _ in range(3)]
+    acceptor.close()
+    acceptor.close()
+    await acceptor.wait_closed()
+    for client in clients:
+        client.close()
     assert len(made) == 3
 
 
-def test_connections_that_are_taken_last_end_with_their_answer() -> None:
+async def test_connections_that_are_taken_last_end_with_their_answer() -> None:
     """Else a client keeps using one of them, and is cut off when the time to drain is over."""
     told: list[bytes] = []
-
-    async def scenario() -> None:
-        registry = ConnectionRegistry(Application(), Settings(), connections_max=10)
-        server = http_server.HttpServer(http_server.make_config(registry))
-        listener = socket.create_server(("127.0.0.1", 0))
-        registry.start()
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        assert await asyncio.to_thread(eventually, lambda: server.started)
-        asyncio.get_running_loop().remove_reader(listener)  # it is slow: the client waits in the queue
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        writer.write(post("/echo", b"x"))
-        server.end()
-        told.append(await reader.read())  # to its end, which is the server's doing
-        writer.close()
-        await serving
-        registry.stop()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    registry = ConnectionRegistry(Application(), Settings(), connections_max=10)
+    server = http_server.HttpServer(http_server.make_config(registry))
+    listener = socket.create_server(("127.0.0.1", 0))
+    registry.start()
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    assert await asyncio.to_thread(eventually, lambda: server.started)
+    asyncio.get_running_loop().remove_reader(listener)  # it is slow: the client waits in the queue
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    writer.write(post("/echo", b"x"))
+    server.end()
+    told.append(await reader.read())  # to its end, which is the server's doing
+    writer.close()
+    await serving
+    registry.stop()
     assert told[0].startswith(b"HTTP/1.1 200 OK")
     assert told[0].endswith(b"\r\n\r\nx")
 

@@ -35,82 +35,66 @@ def of_done(tasks: list[asyncio.Task[None]]) -> list[str]:
     return [task.get_name() for task in tasks if task.done()]
 
 
-def test_one_credential_leaves_a_turn_to_others() -> None:
+async def test_one_credential_leaves_a_turn_to_others() -> None:
     """However many queries it sends first; and the others share the reserve in rotation, not by the order of arrival."""
-
-    async def scenario() -> None:
-        turns = Turns(Shares(WHOLE), each=2)
-        greedy = await given(turns, *["greedy"] * 8)
-        assert of_done(greedy) == ["greedy", "greedy"]
-        others = await given(turns, "a", "a", "a", "b")
-        assert of_done(others) == ["a"]
-        turns.end_turn("a")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert of_done(others) == ["a", "b"]
-        assert of_done(greedy) == ["greedy", "greedy"]
-        turns.end_turn("b")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert of_done(others) == ["a", "a", "b"]
-        for task in (*greedy, *others):
-            task.cancel()
-
-    asyncio.run(scenario())
+    turns = Turns(Shares(WHOLE), each=2)
+    greedy = await given(turns, *["greedy"] * 8)
+    assert of_done(greedy) == ["greedy", "greedy"]
+    others = await given(turns, "a", "a", "a", "b")
+    assert of_done(others) == ["a"]
+    turns.end_turn("a")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert of_done(others) == ["a", "b"]
+    assert of_done(greedy) == ["greedy", "greedy"]
+    turns.end_turn("b")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert of_done(others) == ["a", "a", "b"]
+    for task in (*greedy, *others):
+        task.cancel()
 
 
-def test_turn_that_nobody_waits_for_is_not_lost() -> None:
+async def test_turn_that_nobody_waits_for_is_not_lost() -> None:
     """A caller that left before or after its turn came makes room for the next."""
-
-    async def scenario() -> None:
-        unread = Shares(WHOLE)
-        turns = Turns(unread, each=1)
-        first, second, third = await given(turns, "a", "a", "a")
-        second.cancel()
-        turns.end_turn("a")
-        third.cancel()  # at the moment at which its turn comes
-        (fourth,) = await given(turns, "a")
-        assert (first.done(), second.cancelled(), third.cancelled(), fourth.done()) == (True, True, True, True)
-        turns.end_turn("a")
-        assert unread.total == 0
-
-    asyncio.run(scenario())
+    unread = Shares(WHOLE)
+    turns = Turns(unread, each=1)
+    first, second, third = await given(turns, "a", "a", "a")
+    second.cancel()
+    turns.end_turn("a")
+    third.cancel()  # at the moment at which its turn comes
+    (fourth,) = await given(turns, "a")
+    assert (first.done(), second.cancelled(), third.cancelled(), fourth.done()) == (True, True, True, True)
+    turns.end_turn("a")
+    assert unread.total == 0
 
 
-def test_query_waits_while_its_credential_holds_all_that_it_may() -> None:
+async def test_query_waits_while_its_credential_holds_all_that_it_may() -> None:
     """Unread answers of its batches count, too; those of others do not keep it waiting."""
-
-    async def scenario() -> None:
-        unread = Shares(WHOLE)
-        turns = Turns(unread, each=2)
-        assert unread.take_share("a", WHOLE // 2)
-        of_a, of_b = await given(turns, "a", "b")
-        assert (of_a.done(), of_b.done()) == (False, True)
-        unread.give_back("a", WHOLE // 2)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert of_a.done()
-
-    asyncio.run(scenario())
+    unread = Shares(WHOLE)
+    turns = Turns(unread, each=2)
+    assert unread.take_share("a", WHOLE // 2)
+    of_a, of_b = await given(turns, "a", "b")
+    assert (of_a.done(), of_b.done()) == (False, True)
+    unread.give_back("a", WHOLE // 2)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert of_a.done()
 
 
-def test_large_bodies_are_read_in_rotation() -> None:
+async def test_large_bodies_are_read_in_rotation() -> None:
     """One at a time; who sends many gets every second turn while somebody else waits."""
+    turns = Turns(Shares(1))
+    order: list[str] = []
 
-    async def scenario() -> None:
-        turns = Turns(Shares(1))
-        order: list[str] = []
+    async def read_body(name: str) -> None:
+        await turns.take_turn(name, 1)
+        order.append(name)
+        await asyncio.sleep(0)
+        turns.end_turn(name, 1)
 
-        async def read_body(name: str) -> None:
-            await turns.take_turn(name, 1)
-            order.append(name)
-            await asyncio.sleep(0)
-            turns.end_turn(name, 1)
-
-        await asyncio.gather(*map(read_body, ("greedy", "greedy", "greedy", "other")))
-        assert order == ["greedy", "other", "greedy", "greedy"]
-
-    asyncio.run(scenario())
+    await asyncio.gather(*map(read_body, ("greedy", "greedy", "greedy", "other")))
+    assert order == ["greedy", "other", "greedy", "greedy"]
 
 
 ERRORS = (Problem, ConnectionError, QueryRefused)
@@ -178,54 +162,47 @@ def asked(app: Any, send: Callable[[Any], Any]) -> asyncio.Task[None]:
     return asyncio.create_task(app(scope, receive, send))
 
 
-def test_turn_lasts_until_the_answer_is_taken(node: Any) -> None:
+async def test_turn_lasts_until_the_answer_is_taken(node: Any) -> None:
     """Of an answer that nobody takes the node holds a piece, and the rest stays in the query's process."""
     app = create_app(node, Settings(queries_max=1))
     unread = app.service.unread
     answer = UnreadAnswer()
     node.query_by = answer.open
+    reads, sent = asyncio.Event(), asyncio.Event()
+    parts: list[bytes] = []
 
-    async def scenario() -> None:
-        reads, sent = asyncio.Event(), asyncio.Event()
-        parts: list[bytes] = []
+    async def send(message: Any) -> None:
+        parts.append(message.get("body", b""))
+        if message["type"] == "http.response.body":
+            sent.set()
+            await reads.wait()
 
-        async def send(message: Any) -> None:
-            parts.append(message.get("body", b""))
-            if message["type"] == "http.response.body":
-                sent.set()
-                await reads.wait()
-
-        task = asked(app, send)
-        async with asyncio.timeout(PATIENCE_S):
-            await sent.wait()
-            assert (unread.total, answer.body.tell(), answer.ended) == (PIECE_BYTES, PIECE_BYTES, [])
-            reads.set()
-            await task
-            await all_given_back(unread)
-        assert (sum(map(len, parts)), answer.ended) == (3 * PIECE_BYTES, [True])
-
-    asyncio.run(scenario())
+    task = asked(app, send)
+    async with asyncio.timeout(PATIENCE_S):
+        await sent.wait()
+        assert (unread.total, answer.body.tell(), answer.ended) == (PIECE_BYTES, PIECE_BYTES, [])
+        reads.set()
+        await task
+        await all_given_back(unread)
+    assert (sum(map(len, parts)), answer.ended) == (3 * PIECE_BYTES, [True])
     app.service.close()
 
 
 @pytest.mark.parametrize("fails", ["process", "client"])
-def test_answer_that_breaks_off_gives_its_turn_back(node: Any, fails: str) -> None:
+async def test_answer_that_breaks_off_gives_its_turn_back(node: Any, fails: str) -> None:
     """Its process is gone, or its client: nothing is held, and what nobody takes is read for nobody."""
     app = create_app(node, Settings(queries_max=1))
     answer = UnreadAnswer()
     node.query_by = answer.open
 
-    async def scenario() -> None:
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.body":
-                if fails == "client":
-                    raise ConnectionError
-                answer.body.close()
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            if fails == "client":
+                raise ConnectionError
+            answer.body.close()
 
-        async with asyncio.timeout(PATIENCE_S):
-            await asked(app, send)
-            await all_given_back(app.service.unread)
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(PATIENCE_S):
+        await asked(app, send)
+        await all_given_back(app.service.unread)
     assert answer.ended == [fails == "client"]
     app.service.close()

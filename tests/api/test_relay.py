@@ -94,37 +94,29 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
 
 
-def test_a_request_is_answered_by_the_node() -> None:
+async def test_a_request_is_answered_by_the_node() -> None:
     """Its body and its answer pass in parts, in order, and several requests do not mix."""
-
-    async def scenario() -> None:
-        pair = RelayPair(echo)
-        clients = [Client(b"a%d" % n, b"b", b"c") for n in range(3)]
-        await asyncio.gather(*[pair.sender(SCOPE, client.receive, client.send) for client in clients])
-        assert [client.answer for client in clients] == [b"a%dbc" % n for n in range(3)]
-        assert all(client.sent[0]["status"] == 200 for client in clients)
-
-    run(scenario)
+    pair = RelayPair(echo)
+    clients = [Client(b"a%d" % n, b"b", b"c") for n in range(3)]
+    await asyncio.gather(*[pair.sender(SCOPE, client.receive, client.send) for client in clients])
+    assert [client.answer for client in clients] == [b"a%dbc" % n for n in range(3)]
+    assert all(client.sent[0]["status"] == 200 for client in clients)
 
 
-def test_a_slow_reader_holds_the_application_back() -> None:
+async def test_a_slow_reader_holds_the_application_back() -> None:
     """No part is sent before the one before it was taken: what is not read is not kept."""
-
-    async def scenario() -> None:
-        pair, client = RelayPair(echo), Client(b"a", b"b")
-        client.takes.clear()
-        serving = asyncio.create_task(pair.sender(SCOPE, client.receive, client.send))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert pair.kinds.count(LinkFrameKind.PART) == 1
-        client.takes.set()
-        await serving
-        assert client.answer == b"ab"
-
-    run(scenario)
+    pair, client = RelayPair(echo), Client(b"a", b"b")
+    client.takes.clear()
+    serving = asyncio.create_task(pair.sender(SCOPE, client.receive, client.send))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert pair.kinds.count(LinkFrameKind.PART) == 1
+    client.takes.set()
+    await serving
+    assert client.answer == b"ab"
 
 
-def test_a_request_that_is_cancelled_is_gone_for_the_node() -> None:
+async def test_a_request_that_is_cancelled_is_gone_for_the_node() -> None:
     """A stopping server cuts what takes too long; the application gets the end of its client."""
     seen: list[str] = []
 
@@ -132,38 +124,31 @@ def test_a_request_that_is_cancelled_is_gone_for_the_node() -> None:
         await receive()
         seen.append((await receive())["type"])
 
-    async def scenario() -> None:
-        pair, client = RelayPair(wait), Client(b"a")
-        serving = asyncio.create_task(pair.sender(SCOPE, client.receive, client.send))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
-        await happened(lambda: seen)
-        assert seen == ["http.disconnect"]
-
-    run(scenario)
-
-
-def test_a_link_that_is_over_leaves_answers_unfinished() -> None:
-    """So their connections end; a request that comes later gets none."""
-
-    async def scenario() -> None:
-        pair, client = RelayPair(echo), Client(b"a", b"b")
-        client.takes.clear()
-        serving = asyncio.create_task(pair.sender(SCOPE, client.receive, client.send))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        pair.sender.end()
+    pair, client = RelayPair(wait), Client(b"a")
+    serving = asyncio.create_task(pair.sender(SCOPE, client.receive, client.send))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await serving
-        await pair.sender(SCOPE, client.receive, client.send)
-        assert client.sent == []
-
-    run(scenario)
+    await happened(lambda: seen)
+    assert seen == ["http.disconnect"]
 
 
-def test_the_application_gets_what_the_connection_raises() -> None:
+async def test_a_link_that_is_over_leaves_answers_unfinished() -> None:
+    """So their connections end; a request that comes later gets none."""
+    pair, client = RelayPair(echo), Client(b"a", b"b")
+    client.takes.clear()
+    serving = asyncio.create_task(pair.sender(SCOPE, client.receive, client.send))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    pair.sender.end()
+    await serving
+    await pair.sender(SCOPE, client.receive, client.send)
+    assert client.sent == []
+
+
+async def test_the_application_gets_what_the_connection_raises() -> None:
     """A body that is late is judged by the code that ever did."""
     raised: list[Exception] = []
 
@@ -173,17 +158,14 @@ def test_the_application_gets_what_the_connection_raises() -> None:
         except TimeoutError as error:
             raised.append(error)
 
-    async def scenario() -> None:
-        async def fail() -> Message:
-            raise TimeoutError("late")
+    async def fail() -> Message:
+        raise TimeoutError("late")
 
-        await RelayPair(read).sender(SCOPE, fail, Client().send)
-
-    run(scenario)
+    await RelayPair(read).sender(SCOPE, fail, Client().send)
     assert [type(error) for error in raised] == [TimeoutError]
 
 
-def test_what_was_asked_for_comes_once() -> None:
+async def test_what_was_asked_for_comes_once() -> None:
     """An application that stops waiting and asks again gets the same part, not the next one."""
     got: list[bytes] = []
 
@@ -194,15 +176,12 @@ def test_what_was_asked_for_comes_once() -> None:
         for _ in range(2):
             got.append((await receive())["body"])
 
-    async def scenario() -> None:
-        client = Client(b"first", b"second")
-        await RelayPair(impatient).sender(SCOPE, client.receive, client.send)
-
-    run(scenario)
+    client = Client(b"first", b"second")
+    await RelayPair(impatient).sender(SCOPE, client.receive, client.send)
     assert got == [b"first", b"second"]
 
 
-def test_a_process_that_is_gone_takes_its_clients_along() -> None:
+async def test_a_process_that_is_gone_takes_its_clients_along() -> None:
     """What waits for them ends, and what is sent to them goes nowhere."""
     ends: list[str] = []
 
@@ -212,16 +191,13 @@ def test_a_process_that_is_gone_takes_its_clients_along() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         ends.append("sent")
 
-    async def scenario() -> None:
-        client = Client(b"a")
-        pair = RelayPair(watch)
-        serving = asyncio.create_task(pair.sender(SCOPE, client.receive, client.send))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        pair.receiver.end()
-        await happened(lambda: len(ends) == 2)
-        await serving
-        assert client.sent == []
-
-    run(scenario)
+    client = Client(b"a")
+    pair = RelayPair(watch)
+    serving = asyncio.create_task(pair.sender(SCOPE, client.receive, client.send))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    pair.receiver.end()
+    await happened(lambda: len(ends) == 2)
+    await serving
+    assert client.sent == []
     assert ends == ["http.disconnect", "sent"]

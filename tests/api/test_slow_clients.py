@@ -184,25 +184,20 @@ class Wire:
     def resume_reading(self) -> None: ...
 
 
-def test_rest_of_a_body_is_no_new_request_when_the_answer_is_taken_late(application: Application) -> None:
+async def test_rest_of_a_body_is_no_new_request_when_the_answer_is_taken_late(application: Application) -> None:
     """An early answer that fills the buffer: what comes of the body meanwhile is dropped, and the request is not begun again."""
-
-    async def run() -> Wire:
-        registry = ConnectionRegistry(application, Settings(), connections_max=10)
-        wire, protocol = Wire(), Connection(registry, asyncio.get_running_loop())
-        wire.protocol = protocol
-        protocol.connection_made(wire)  # type: ignore[arg-type]
-        protocol.data_received(b"POST /ignore HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
-        await wire.wrote(1)
-        protocol.data_received(b"01234")
-        protocol.resume_writing()
-        protocol.data_received(b"56789" + post("/echo", b"next"))
-        protocol.resume_writing()
-        await wire.wrote(2)
-        protocol.connection_lost(None)
-        return wire
-
-    wire = asyncio.run(run())
+    registry = ConnectionRegistry(application, Settings(), connections_max=10)
+    wire, protocol = Wire(), Connection(registry, asyncio.get_running_loop())
+    wire.protocol = protocol
+    protocol.connection_made(wire)  # type: ignore[arg-type]
+    protocol.data_received(b"POST /ignore HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+    await wire.wrote(1)
+    protocol.data_received(b"01234")
+    protocol.resume_writing()
+    protocol.data_received(b"56789" + post("/echo", b"next"))
+    protocol.resume_writing()
+    await wire.wrote(2)
+    protocol.connection_lost(None)
     assert application.begun == ["/ignore", "/echo"]
     assert wire.written[1].endswith(b"next")
 

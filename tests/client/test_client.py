@@ -156,28 +156,24 @@ def test_batch_holds_little_and_reads_as_it_is_read(client: Client) -> None:
     assert client.call("bump", id=counter, amount=0) >= 5000
 
 
-def test_batch_is_slowed_by_its_reader_and_by_its_source(server: Server) -> None:
+async def test_batch_is_slowed_by_its_reader_and_by_its_source(server: Server) -> None:
     """An asynchronous source that pauses, and a reader that pauses: everything arrives, in order."""
+    counter = next(ids)
 
-    async def run() -> None:
-        counter = next(ids)
+    async def source() -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        for n in range(60):
+            if n % 20 == 0:
+                await asyncio.sleep(0.03)
+            yield "bump", {"id": counter, "amount": 1}
 
-        async def source() -> AsyncIterator[tuple[str, dict[str, Any]]]:
-            for n in range(60):
-                if n % 20 == 0:
-                    await asyncio.sleep(0.03)
-                yield "bump", {"id": counter, "amount": 1}
-
-        async with AsyncClient(server.url, token="") as client:
-            seen = []
-            async for answer in client.batch(source()):
-                assert isinstance(answer, Result)
-                seen.append(answer.value)
-                if answer.value % 25 == 0:
-                    await asyncio.sleep(0.03)
-            assert seen == list(range(1, 61))
-
-    asyncio.run(run())
+    async with AsyncClient(server.url, token="") as client:
+        seen = []
+        async for answer in client.batch(source()):
+            assert isinstance(answer, Result)
+            seen.append(answer.value)
+            if answer.value % 25 == 0:
+                await asyncio.sleep(0.03)
+        assert seen == list(range(1, 61))
 
 
 def test_stale_read_says_as_of_what(client: Client) -> None:
