@@ -118,6 +118,18 @@ def one_answer(client: socket.socket) -> tuple[int, bytes]:
     return status_of(held), body
 
 
+def echoes(client: socket.socket, body: bytes = b"x", headers: str = "") -> None:
+    """The client is served."""
+    client.sendall(post("/echo", body, headers))
+    assert one_answer(client) == (200, body)
+
+
+def serves(server: Served) -> None:
+    """A client that comes now is served."""
+    with server.connect() as fresh:
+        echoes(fresh, b"served")
+
+
 def problem_of(raw: bytes) -> Any:
     """The problem object of an answer that closes its connection."""
     head, _, body = raw.partition(b"\r\n\r\n")

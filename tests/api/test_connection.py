@@ -16,7 +16,7 @@ from cmdlog.api.connections.request_cycle import CallCycle
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request import read_body
 from cmdlog.api.routes.service import send_problem
-from tests.api.echo import READ_BYTES, Application, one_answer, post, problem_of
+from tests.api.echo import READ_BYTES, Application, echoes, one_answer, post, problem_of
 from tests.api.served import Served, read_all, served, status_of
 from tests.waiting import PATIENCE_S, eventually, wait_for
 
@@ -28,8 +28,7 @@ def test_connection_serves_one_request_after_another(server: Served) -> None:
     with server.connect() as client:
         for number in range(5):
             body = b"%d" % number * 1000
-            client.sendall(post("/echo", body))
-            assert one_answer(client) == (200, body)
+            echoes(client, body)
             chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n"
             for at in range(0, len(chunked), 7):
                 client.sendall(chunked[at : at + 7])
@@ -309,8 +308,7 @@ def test_answer_that_is_not_whole_does_not_look_like_one(server: Served, path: s
 def test_orderly_stop_answers_what_is_under_way(application: Application) -> None:
     """A stopping server closes what rests, answers what is under way with `close`, and takes nothing more."""
     with served(application) as server, server.connect() as resting, server.connect() as working, server.connect() as half:
-        resting.sendall(post("/echo", b"x"))
-        one_answer(resting)
+        echoes(resting)
         half.sendall(b"POST /ec")
         working.sendall(post("/wait", b"answered") + post("/echo", b"never"))
         assert eventually(lambda: application.begun == ["/echo", "/wait"])

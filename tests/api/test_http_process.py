@@ -14,13 +14,12 @@ import trustme
 
 from cmdlog.api.processes.http_process import ProcessStats, ServedCode, encode_totals
 from cmdlog.child_process import ChildProcess
-from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.node.outcome import LogFullRefusal, Reply
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.testing import Server
-from tests.api.linked_node import AHEAD, LinkPair
+from tests.api.linked_node import AHEAD
 from tests.api.running import APPLICATION, ROOT, Bank
-from tests.api.test_process_main import ROOM, answers, run
+from tests.api.test_process_main import answers, linked
 from tests.api.test_tls import context_of, write
 from tests.waiting import ASK_EVERY_S, PATIENCE_S, eventually
 
@@ -142,10 +141,10 @@ def test_a_certificate_serves_in_the_process(tmp_path: Path) -> None:
         server.kill()
 
 
-def test_calls_of_one_frame_keep_their_order() -> None:
+async def test_calls_of_one_frame_keep_their_order() -> None:
     """Reads among them: a read that was asked for after a write sees it, as in the node's own process."""
 
-    async def work(pair: LinkPair) -> None:
+    async with linked() as pair:
         routes = pair.near.routes
         read = next(route for route in routes.values() if route.read_only and not route.everywhere)
         order = [routes["bump"], read, routes["bump"], read]
@@ -154,26 +153,22 @@ def test_calls_of_one_frame_keep_their_order() -> None:
         await pair.reached(4)
         assert [call[0].name for call in pair.node.placed] == [route.name for route in order]
 
-    run(work)
 
-
-def test_a_refusal_of_the_node_keeps_its_kind() -> None:
+async def test_a_refusal_of_the_node_keeps_its_kind() -> None:
     """Its caller sees the same code as without a process between."""
 
-    async def work(pair: LinkPair) -> None:
+    async with linked() as pair:
         replies: list[Reply] = []
         pair.node.refusal = LogFullRefusal("no room")
         pair.near.call(pair.near.routes["bump"], [1, 1], done=replies.append)
         (refusal,) = await answers(replies)
         assert (type(refusal), str(refusal)) == (LogFullRefusal, "no room")
 
-    run(work)
 
-
-def test_a_transaction_ahead_refuses_its_own_call_alone() -> None:
+async def test_a_transaction_ahead_refuses_its_own_call_alone() -> None:
     """Others of the frame are placed."""
 
-    async def work(pair: LinkPair) -> None:
+    async with linked() as pair:
         replies: list[Reply] = []
         pair.near.call(pair.near.routes["bump"], [1, 1], done=replies.append, txn=AHEAD)
         pair.near.call(pair.near.routes["bump"], [2, 1], done=replies.append)
@@ -181,8 +176,6 @@ def test_a_transaction_ahead_refuses_its_own_call_alone() -> None:
         (refusal,) = await answers(replies)
         assert not isinstance(refusal, tuple)
         assert refusal.code == "invalid_parameters"
-
-    run(work, CallWindow(calls=ROOM.calls, params_bytes=ROOM.params_bytes))
 
 
 def count(front: RequestStats) -> None:

@@ -15,7 +15,7 @@ from cmdlog.api.connections.connection_registry import ConnectionRegistry
 from cmdlog.api.connections.http_server import Acceptor
 from cmdlog.api.server import Events, _Runner
 from cmdlog.node.settings import Settings
-from tests.api.echo import Application, one_answer, post
+from tests.api.echo import Application, echoes, post
 from tests.api.served import Served
 from tests.waiting import PATIENCE_S, eventually
 
@@ -23,8 +23,7 @@ from tests.waiting import PATIENCE_S, eventually
 def test_a_connection_that_is_to_end_says_so_with_its_answer(server: Served) -> None:
     """A client that goes on with it would send a request into a socket that is being closed."""
     with server.connect() as client:
-        client.sendall(post("/echo", b"x"))
-        assert one_answer(client) == (200, b"x")
+        echoes(client, b"x")
         server.inside(lambda: setattr(server.registry, "leaving", True))
         try:
             client.sendall(post("/echo", b"y"))

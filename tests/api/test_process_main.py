@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -19,23 +19,19 @@ from cmdlog.node.slot_map import SlotMap
 from tests.api.linked_node import PARTITIONS, LinkPair
 from tests.api.relay_pair import happened
 from tests.node.test_forwarded_calls import TRACE
-from tests.waiting import PATIENCE_S
 
 ROOM = CallWindow(calls=100, params_bytes=1 << 20)
 
 
-def run(work: Callable[[LinkPair], Coroutine[Any, Any, None]], window: CallWindow = ROOM) -> None:
-    """With a pair, in a loop of its own."""
-
-    async def scenario() -> None:
-        pair = LinkPair(window)
-        await pair.open()
-        try:
-            await work(pair)
-        finally:
-            await pair.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+@contextlib.asynccontextmanager
+async def linked(window: CallWindow = ROOM) -> AsyncIterator[LinkPair]:
+    """A pair."""
+    pair = LinkPair(window)
+    await pair.open()
+    try:
+        yield pair
+    finally:
+        await pair.close()
 
 
 async def answers(replies: list[Reply], count: int = 1) -> list[Reply]:
@@ -44,10 +40,10 @@ async def answers(replies: list[Reply], count: int = 1) -> list[Reply]:
     return replies
 
 
-def test_a_call_is_placed_as_it_will_be_logged() -> None:
+async def test_a_call_is_placed_as_it_will_be_logged() -> None:
     """Bound, on its partition, with its key and its promise; its outcome comes back as it is."""
 
-    async def work(pair: LinkPair) -> None:
+    async with linked() as pair:
         route, replies = pair.near.routes["bump"], list[Reply]()
         partition = pair.near.call(route, [5, 1], key=b"k" * 16, done=replies.append, txn=3, durability="async")
         assert partition == SlotMap(PARTITIONS).partition_of(route.procedure, [5, 1])
@@ -59,13 +55,11 @@ def test_a_call_is_placed_as_it_will_be_logged() -> None:
         pair.answer(0, CallOutcome(0, 77, b"[1]"))
         assert await answers(replies) == [CallOutcome(0, 77, b"[1]")]
 
-    run(work)
 
-
-def test_a_failure_brings_its_place_and_its_stages() -> None:
+async def test_a_failure_brings_its_place_and_its_stages() -> None:
     """What the log says about a slow call is known to the node alone."""
 
-    async def work(pair: LinkPair) -> None:
+    async with linked() as pair:
         pair.node.trace = TRACE
         pair.node.stages["log_ms"] = 1.5
         replies: list[Reply] = []
@@ -78,13 +72,11 @@ def test_a_failure_brings_its_place_and_its_stages() -> None:
         assert pair.near.stages_of(78) == {"log_ms": 1.5}
         assert pair.near.stages_of(79) == {}
 
-    run(work)
 
-
-def test_a_call_beyond_the_window_is_refused_at_once() -> None:
+async def test_a_call_beyond_the_window_is_refused_at_once() -> None:
     """As beyond `inflight_calls_max`: nothing of it reaches the node."""
 
-    async def work(pair: LinkPair) -> None:
+    async with linked(CallWindow(calls=2, params_bytes=1 << 20)) as pair:
         route = pair.near.routes["bump"]
         for item in range(2):
             pair.near.call(route, [item, 1], done=lambda reply: None)
@@ -93,13 +85,11 @@ def test_a_call_beyond_the_window_is_refused_at_once() -> None:
         with pytest.raises(CallTooLarge):
             pair.near.call(route, [1, "x" * (1 << 17)], done=lambda reply: None)
 
-    run(work, CallWindow(calls=2, params_bytes=1 << 20))
 
-
-def test_a_link_that_is_over_leaves_no_caller_waiting() -> None:
+async def test_a_link_that_is_over_leaves_no_caller_waiting() -> None:
     """A call may have been placed, a read changes nothing, and what comes later is refused."""
 
-    async def work(pair: LinkPair) -> None:
+    async with linked() as pair:
         replies: list[Reply] = []
         routes = pair.near.routes
         read = next(route for route in routes.values() if route.read_only and not route.everywhere)
@@ -112,13 +102,11 @@ def test_a_link_that_is_over_leaves_no_caller_waiting() -> None:
         with pytest.raises(NotReady):
             pair.near.call(routes["bump"], [1, 1], done=replies.append)
 
-    run(work)
 
-
-def test_replaced_code_is_told_by_its_declaration() -> None:
+async def test_replaced_code_is_told_by_its_declaration() -> None:
     """A call that was bound before a deploy is placed, unless the new code declares it differently."""
 
-    async def work(pair: LinkPair) -> None:
+    async with linked() as pair:
         replies: list[Reply] = []
         bump = pair.node.routes["bump"]
         pair.node.routes = {name: replace(route, catalog=2) for name, route in pair.node.routes.items()}
@@ -129,8 +117,6 @@ def test_replaced_code_is_told_by_its_declaration() -> None:
         pair.near.call(bump, [1, 1], done=replies.append)
         (refusal,) = await answers(replies)
         assert type(refusal) is CodeChanged
-
-    run(work)
 
 
 async def echo(_scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from cmdlog.api.processes.relay import (
     encode_scope,
 )
 from tests.api.relay_pair import Client, RelayPair, happened
-from tests.waiting import PATIENCE_S
 
 SCOPE: dict[str, Any] = {
     "type": "http",
@@ -87,11 +85,6 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
         more = message["more_body"]
         await send({"type": "http.response.body", "body": message["body"], "more_body": more})
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """In a loop of its own, with a bound for a test that fails."""
-    asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
 
 
 async def test_a_request_is_answered_by_the_node() -> None:

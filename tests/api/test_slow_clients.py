@@ -19,7 +19,7 @@ from cmdlog.api.connections.connection_registry import ConnectionRegistry
 from cmdlog.api.connections.http_parser import Headers, Request
 from cmdlog.api.connections.request_cycle import WRITE_BYTES, CallCycle
 from cmdlog.node.settings import Settings
-from tests.api.echo import RESET, Application, buffered, one_answer, post, problem_of
+from tests.api.echo import RESET, Application, buffered, echoes, one_answer, post, problem_of, serves
 from tests.api.served import Served, descriptors, read_all, served, status_of
 from tests.waiting import eventually
 
@@ -51,8 +51,7 @@ def test_head_that_is_not_completed_gets_408(application: Application, sent: byt
 def test_dripping_a_head_does_not_stretch_its_deadline(application: Application) -> None:
     """A byte now and then is not progress, nor is it in a second request, whose time begins with its first byte."""
     with served(application, header_timeout_s=LIMIT_S, keep_alive_s=5 * LIMIT_S) as server, server.connect() as client:
-        client.sendall(post("/echo", b"x"))
-        assert one_answer(client) == (200, b"x")
+        echoes(client, b"x")
         server.pass_time(2 * LIMIT_S)  # at rest a connection has another deadline
         for byte in post("/echo")[:9]:
             client.send(bytes((byte,)))
@@ -65,8 +64,7 @@ def test_dripping_a_head_does_not_stretch_its_deadline(application: Application)
 def test_connection_at_rest_is_closed_without_a_word(application: Application) -> None:
     """After keep_alive_s without a request the connection ends; a client's pool expects nothing else."""
     with served(application, keep_alive_s=LIMIT_S) as server, server.connect() as client:
-        client.sendall(post("/echo", b"x"))
-        assert one_answer(client) == (200, b"x")
+        echoes(client, b"x")
         server.pass_time(0.9 * LIMIT_S)
         assert open_connections(server) == 1
         server.pass_time(0.2 * LIMIT_S)
@@ -210,18 +208,15 @@ def test_new_connection_takes_the_place_of_a_silent_one(application: Application
     with served(application, connections_max=4) as server:
         with server.connect() as known, server.connect() as first, server.connect() as second, server.connect() as third:
             for client in (known, first):
-                client.sendall(post("/echo", b"x"))
-                one_answer(client)
+                echoes(client)
             for client in (second, third):
                 client.sendall(b"POST /echo HTTP")
             assert eventually(lambda: server.inside(lambda: len(server.registry.open)) == 4)
             with server.connect() as fresh:
-                fresh.sendall(post("/echo", b"served"))
-                assert one_answer(fresh) == (200, b"served")
+                echoes(fresh, b"served")
                 assert read_all(second) == b""
                 for client in (known, first):
-                    client.sendall(post("/echo", b"still"))
-                    assert one_answer(client) == (200, b"still")
+                    echoes(client, b"still")
             third.sendall(b"/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
             assert one_answer(third) == (200, b"x")
         assert server.settled()
@@ -240,9 +235,7 @@ def test_connection_is_turned_away_when_all_are_at_work(application: Application
         server.inside(application.gate.set)
         for client in workers:
             assert one_answer(client) == (200, b"done")
-        with server.connect() as fresh:
-            fresh.sendall(post("/echo", b"served"))
-            assert one_answer(fresh) == (200, b"served")
+        serves(server)
         for client in workers:
             client.close()
         assert server.settled()
@@ -274,9 +267,7 @@ def test_connection_whose_body_is_latest_makes_room(application: Application) ->
         server.pass_time(1.0)
         others = [begin_late(server, application, b"one", open_files=opened) for _ in range(3)]
         first.sendall(b"1")
-        with server.connect() as fresh:
-            fresh.sendall(post("/echo", b"served"))
-            assert one_answer(fresh) == (200, b"served")
+        serves(server)
         assert problem_of(read_all(first))["code"] == "body_timeout"
         for client in others:
             client.sendall(b"123456789")
@@ -288,15 +279,13 @@ def test_credential_with_more_than_its_share_makes_room(application: Application
     """Late bodies of one credential cost no other one its connections, not even those at rest."""
     with served(application, connections_max=4, name_of=credential) as server, contextlib.ExitStack() as opened:
         resting = opened.enter_context(server.connect())
-        resting.sendall(post("/echo", b"x", "Authorization: two\r\n"))
-        one_answer(resting)
+        echoes(resting, headers="Authorization: two\r\n")
         first = begin_late(server, application, b"one", open_files=opened)
         server.pass_time(1.0)
         for _ in range(7):
             begin_late(server, application, b"one", open_files=opened)
         assert status_of(read_all(first)) == 408
-        resting.sendall(post("/echo", b"still", "Authorization: two\r\n"))
-        assert one_answer(resting) == (200, b"still")
+        echoes(resting, b"still", "Authorization: two\r\n")
 
 
 def test_no_credential_has_all_connections_at_work(application: Application) -> None:
@@ -309,8 +298,7 @@ def test_no_credential_has_all_connections_at_work(application: Application) -> 
         refused = server.ask(post("/wait", b"more", "Authorization: one\r\n"))
         assert problem_of(refused)["code"] == "too_many_connections"
         with server.connect() as other:
-            other.sendall(post("/echo", b"served", "Authorization: two\r\n"))
-            assert one_answer(other) == (200, b"served")
+            echoes(other, b"served", "Authorization: two\r\n")
         server.inside(application.gate.set)
         for client in busy:
             assert one_answer(client) == (200, b"done")
@@ -383,9 +371,7 @@ def test_client_that_leaves_leaves_nothing_behind(application: Application, phas
         server.inside(application.gate.set)
         assert server.settled()
         assert eventually(lambda: descriptors() == files)
-        with server.connect() as other:
-            other.sendall(post("/echo", b"served"))
-            assert one_answer(other) == (200, b"served")
+        serves(server)
     assert logs == []
 
 
@@ -406,16 +392,13 @@ def test_peer_that_vanishes_is_found_by_the_kernel(server: Served) -> None:
 def test_unauthenticated_connections_stay_strangers(application: Application) -> None:
     """An answer of 401 earns no place: such connections go before one that was accepted, though it has rested longer."""
     with served(application, connections_max=2) as server, server.connect() as good, server.connect() as bad:
-        good.sendall(post("/echo", b"x"))
-        one_answer(good)
+        echoes(good)
         bad.sendall(post("/ignore/401"))
         one_answer(bad)
         with server.connect() as fresh:
-            fresh.sendall(post("/echo", b"served"))
-            assert one_answer(fresh) == (200, b"served")
+            echoes(fresh, b"served")
             assert read_all(bad) == b""
-            good.sendall(post("/echo", b"still"))
-            assert one_answer(good) == (200, b"still")
+            echoes(good, b"still")
 
 
 @pytest.mark.slow
@@ -452,11 +435,8 @@ def test_connection_at_rest_makes_room_before_a_late_body(application: Applicati
     with served(application, connections_max=2) as server, contextlib.ExitStack() as opened:
         late = begin_late(server, application, b"one", open_files=opened)
         resting = opened.enter_context(server.connect())
-        resting.sendall(post("/echo", b"x"))
-        one_answer(resting)
-        with server.connect() as fresh:
-            fresh.sendall(post("/echo", b"served"))
-            assert one_answer(fresh) == (200, b"served")
+        echoes(resting)
+        serves(server)
         assert read_all(resting) == b""
         late.sendall(b"123456789")
         assert one_answer(late) == (200, b"123456789")

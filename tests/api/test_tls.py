@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from cmdlog.api.connections import tls as tls_module
 from cmdlog.api.connections.tls import CHECK_EVERY_S, Certificate, make_context, validity
 from cmdlog.node.settings import BadSetting, Settings
-from tests.api.echo import Application, one_answer, post
+from tests.api.echo import Application, echoes, one_answer, post
 from tests.api.served import Served, descriptors, read_all, served, status_of
 from tests.waiting import PATIENCE_S, eventually
 
@@ -69,8 +69,7 @@ def test_requests_are_served_over_tls(authority: trustme.CA, files: Files, versi
     with served(Application(), **files) as server, greet(server, context_of(authority, maximum_version=version)) as client:
         assert client.version() == {ssl.TLSVersion.TLSv1_2: "TLSv1.2", ssl.TLSVersion.TLSv1_3: "TLSv1.3"}[version]
         for body in (b"small", b"x" * 1_000_000):
-            client.sendall(post("/echo", body))
-            assert one_answer(client) == (200, body)
+            echoes(client, body)
         client.sendall(post("/echo", b"1") + post("/echo", b"2"))
         assert [one_answer(client)[1] for _ in range(2)] == [b"1", b"2"]
         client.sendall(post("/echo", b"last", "Connection: close\r\n"))
@@ -141,15 +140,12 @@ def test_handshake_has_the_deadline_of_the_head(files: Files, sent: bytes) -> No
 def test_handshakes_that_dawdle_make_room(authority: trustme.CA, files: Files) -> None:
     """They count as connections, and are the first to go when there are too many."""
     with served(Application(), connections_max=5, **files) as server, greet(server, context_of(authority)) as good:
-        good.sendall(post("/echo", b"x"))
-        assert one_answer(good) == (200, b"x")
+        echoes(good, b"x")
         idle = [server.connect() for _ in range(30)]
         assert eventually(lambda: server.registry.counts["evicted"] == 26)
-        good.sendall(post("/echo", b"still"))
-        assert one_answer(good) == (200, b"still")
+        echoes(good, b"still")
         with greet(server, context_of(authority)) as fresh:
-            fresh.sendall(post("/echo", b"served"))
-            assert one_answer(fresh) == (200, b"served")
+            echoes(fresh, b"served")
         for client in idle:
             client.close()
 
@@ -351,5 +347,4 @@ def test_running_server_changes_its_certificate(authority: trustme.CA, tmp_path:
         assert shown(old) == "first"
         write(authority.issue_cert("localhost", common_name="second"), tmp_path)
         assert eventually(lambda: fresh() == "second")
-        old.sendall(post("/echo", b"still"))
-        assert one_answer(old) == (200, b"still")
+        echoes(old, b"still")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
@@ -39,17 +39,13 @@ class Line:
             yield answer(ask)
 
 
-def run(scenario: Callable[[AsyncAutoBatcher, Line], Awaitable[Any]], options: AutoBatch | None = None) -> None:
-    """Plays a scenario in a loop of its own."""
-
-    async def play() -> None:
-        line = Line()
-        coalescer = AsyncAutoBatcher(line.one, line.many, options or AutoBatch())
-        async with asyncio.timeout(120):
-            await scenario(coalescer, line)
-            await coalescer.close()
-
-    asyncio.run(play())
+@contextlib.asynccontextmanager
+async def batching(options: AutoBatch | None = None) -> AsyncIterator[tuple[AsyncAutoBatcher, Line]]:
+    """One over a way of its own, until all of it is answered."""
+    line = Line()
+    coalescer = AsyncAutoBatcher(line.one, line.many, options or AutoBatch())
+    yield coalescer, line
+    await coalescer.close()
 
 
 async def turns(count: int = 5) -> None:
@@ -58,22 +54,20 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def test_calls_of_one_turn_go_together_and_a_single_one_at_once() -> None:
+async def test_calls_of_one_turn_go_together_and_a_single_one_at_once() -> None:
     """Idle, a call is a request of its own after one turn of the loop; a crowd is one request."""
 
-    async def scenario(coalescer: AsyncAutoBatcher, line: Line) -> None:
+    async with batching() as (coalescer, line):
         assert await coalescer.attempt(step(0)) == answer(step(0).ask)
         found = await asyncio.gather(*(coalescer.attempt(step(n)) for n in range(1, 9)))
         assert found == [answer(step(n).ask) for n in range(1, 9)]
         assert [len(request) for request in line.requests] == [1, 8]
 
-    run(scenario)
 
-
-def test_what_arrives_meanwhile_is_the_next_request() -> None:
+async def test_what_arrives_meanwhile_is_the_next_request() -> None:
     """While one request is under way the others wait for its end, and then go together, within the limits."""
 
-    async def scenario(coalescer: AsyncAutoBatcher, line: Line) -> None:
+    async with batching(AutoBatch(calls_max=3)) as (coalescer, line):
         line.open.clear()
         tasks = [asyncio.create_task(coalescer.attempt(step(0)))]
         await turns()
@@ -84,13 +78,11 @@ def test_what_arrives_meanwhile_is_the_next_request() -> None:
         assert await asyncio.gather(*tasks) == [answer(step(n).ask) for n in range(6)]
         assert [len(request) for request in line.requests] == [1, 3, 2]
 
-    run(scenario, AutoBatch(calls_max=3))
 
-
-def test_cancelled_caller_harms_nobody() -> None:
+async def test_cancelled_caller_harms_nobody() -> None:
     """Before it was sent it is left out; after that the request goes on for the others."""
 
-    async def scenario(coalescer: AsyncAutoBatcher, line: Line) -> None:
+    async with batching() as (coalescer, line):
         line.open.clear()
         tasks = [asyncio.create_task(coalescer.attempt(step(n))) for n in range(3)]
         await turns()
@@ -111,13 +103,11 @@ def test_cancelled_caller_harms_nobody() -> None:
         ]
         assert line.requests == [["k0", "k1", "k2"], ["k4", "k5"]]
 
-    run(scenario)
 
-
-def test_time_out_tells_whether_the_call_was_sent() -> None:
+async def test_time_out_tells_whether_the_call_was_sent() -> None:
     """Not sent: surely not executed. Sent: nobody knows."""
 
-    async def scenario(coalescer: AsyncAutoBatcher, line: Line) -> None:
+    async with batching() as (coalescer, line):
         line.open.clear()
         sent = asyncio.create_task(coalescer.attempt(step(0, attempt_s=0.05)))
         await turns()
@@ -128,13 +118,12 @@ def test_time_out_tells_whether_the_call_was_sent() -> None:
         await turns()
         assert line.requests == [["k0"]]
 
-    run(scenario)
 
-
-def test_defect_on_the_way_is_told_to_the_callers_it_struck() -> None:
+async def test_defect_on_the_way_is_told_to_the_callers_it_struck() -> None:
     """An exception that nobody expected ends as doubt for the calls without an answer."""
 
-    async def scenario(coalescer: AsyncAutoBatcher, line: Line) -> None:
+    async with batching() as (coalescer, line):
+
         def fail(number: int) -> None:
             if number == 2:
                 raise ZeroDivisionError("of the test")
@@ -143,17 +132,13 @@ def test_defect_on_the_way_is_told_to_the_callers_it_struck() -> None:
         found = await asyncio.gather(*(coalescer.attempt(step(n)) for n in range(4)))
         assert [type(value) for value in found] == [Response, Response, Lost, Lost]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("linger_ms", [0.0, 1.0, 900.0])
-def test_close_waits_for_what_is_under_way(linger_ms: float) -> None:
+async def test_close_waits_for_what_is_under_way(linger_ms: float) -> None:
     """Calls that linger or are sent are answered before the connections go."""
 
-    async def scenario(coalescer: AsyncAutoBatcher, _line: Line) -> None:
+    async with batching(AutoBatch(linger_ms=linger_ms)) as (coalescer, _line):
         tasks = [asyncio.create_task(coalescer.attempt(step(n))) for n in range(3)]
         await asyncio.sleep(0)
         await coalescer.close()
         assert await asyncio.gather(*tasks) == [answer(step(n).ask) for n in range(3)]
-
-    run(scenario, AutoBatch(linger_ms=linger_ms))
