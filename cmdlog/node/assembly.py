@@ -15,10 +15,10 @@ from typing import Final
 
 from cmdlog.node.background.archiver import Archiver, Rules
 from cmdlog.node.background.drill_scheduler import DrillScheduler
+from cmdlog.node.background.idle_process import SegmentCopyProcess
 from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.background.running_work import RunningWork
-from cmdlog.node.background.segment_copy_process import SegmentCopyProcess
 from cmdlog.node.background.snapshot_schedule import LogView
 from cmdlog.node.boot import Boot, ManifestFacts
 from cmdlog.node.clock import HybridClock, TimeSource

@@ -169,7 +169,7 @@ def test_snapshots_show_age_size_duration_and_failures(tmp_path: Path, monkeypat
         def no_seal(*_: object) -> None:
             raise SnapshotFailed("planted")
 
-        monkeypatch.setattr(node._snapshots._sealer, "seal", no_seal)
+        monkeypatch.setattr(node._snapshots._maker._sealer, "seal", no_seal)
         with pytest.raises(SnapshotFailed):
             node.take_snapshot(0)
         found = scrape(node)

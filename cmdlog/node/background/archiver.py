@@ -14,7 +14,7 @@ still be restored, only later, make room first. Then the rule `archive_full` dec
               recovery point needs is never given up: for that, shorten is stop.
 
 The log's turn holder never waits for any of this: `may_go` answers from memory, one thread decides and names, and a process of
-low priority copies and checks (`cmdlog.node.background.segment_copy_process`). The ring keeps all of its files, so a full disk
+low priority copies and checks (`cmdlog.node.background.idle_process`). The ring keeps all of its files, so a full disk
 costs it none.
 
 A node whose window is 0 again does not throw away what an earlier run had promised: `cmdlog archive prune` does. It says at its

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 import time
 from collections import deque
@@ -41,27 +40,24 @@ from cmdlog.node.background.quarantine_moves import set_aside
 from cmdlog.node.background.running_work import RunningWork, Work
 from cmdlog.node.background.snapshot_schedule import Due, Forecast, LogView, SnapshotPolicy, due, urgency
 from cmdlog.node.boot import ManifestFacts
-from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.supervisor import ProcessSites
-from cmdlog.node.snapshots.point_maker import PointMaker
-from cmdlog.node.snapshots.seal_process import SealProcess
-from cmdlog.node.snapshots.site_capture import SiteCapture
+from cmdlog.node.snapshots.snapshot_maker import SnapshotMaker
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.control_record import SnapshotMark
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from cmdlog.wal.process_limits import worker_count
 from replay.state.trust import state_path
 from snapshot.archive.archive import bytes_of
 from snapshot.capture.capture import BUSY_SHARE
-from snapshot.catalog import Snapshot, clean, describe_snapshot, free_path, list_snapshots, temporary_path
+from snapshot.catalog import Snapshot, clean, describe_snapshot, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
 from snapshot.lineage import next_wish
-from snapshot.manifest import DELTA_NAME, IMAGE_NAME, parse_created
+from snapshot.manifest import DELTA_NAME, parse_created
+from snapshot.recovery_points import Point, describe_points, keep_points, list_points, write_point
 from snapshot.retention import anchor_block, retain
 from snapshot.space_reserve import Reserve, wanted_bytes
 
@@ -100,15 +96,14 @@ class Snapshotter:
     ) -> None:
         """From now on the log keeps what the snapshots need; `let_go` gets one that does not count any more."""
         self._files, self._settings, self._wal, self._directory = files, settings, wal, wal.directory
-        self._sequencer, self._sites, self._facts, self._let_go = sequencer, sites, facts, let_go
+        self._sequencer, self._sites, self._let_go = sequencer, sites, let_go
         self._policy = SnapshotPolicy(settings.snapshot_log_fraction, settings.snapshot_age_max_s, settings.recovery_budget_s)
-        self._partitions, self._log_feed = range(settings.partitions), sequencer.log_feed
+        self._partitions = range(settings.partitions)
         self._speeds, self._running_work = sequencer.meter.speeds, work
         self._work = Work("snapshot", "", time.monotonic)  # the one under way
-        self._sealer, self.reserve = SealProcess(), Reserve(wal.directory)
+        self.reserve = Reserve(wal.directory)
         self._lock = threading.Condition()
         self._wanted: deque[Job] = deque()
-        self._capture = SiteCapture(sites.capture, sequencer.site_feed.applied_block, sites.progress, self._speeds)
         self._whole_next: set[int] = set()  # partitions of which a delta has failed: what is wrong with it may stay so
         self._stopping = False
         self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
@@ -118,9 +113,9 @@ class Snapshotter:
         self.taken = self.failures = 0
         self.last_s = 0.0  # how long the last one took
         self._began_at = time.time()
-        self._points = PointMaker(
-            files, wal.directory, kept=settings.points_kept, when_all_durable=self._log_feed.when_taken_is_durable,
-            log_end=lambda: wal.durable_block, given_up=lambda: self._stopping or not self._log_feed.notes_fit,
+        self._maker = SnapshotMaker(
+            files, wal, sequencer=sequencer, sites=sites, facts=facts, set_pace=self._set_pace,
+            pressing=lambda: self._urgency() >= 1,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
         clean(files, wal.directory)
@@ -157,11 +152,11 @@ class Snapshotter:
 
     def captured(self, ident: int, report: dict[str, Any]) -> None:
         """A site has completed the image; called in the order in which the site answers."""
-        self._capture.complete(ident, report)
+        self._maker.capture.complete(ident, report)
 
     def lost(self, partitions: Sequence[int]) -> None:
         """Sites have ended, and their captures with them."""
-        self._capture.lose(partitions)
+        self._maker.capture.lose(partitions)
 
     def listed(self) -> list[dict[str, Any]]:
         """Every snapshot, by partition and age."""
@@ -169,7 +164,7 @@ class Snapshotter:
 
     def points(self) -> list[dict[str, Any]]:
         """Every recovery point, by transaction id."""
-        return self._points.listed()
+        return describe_points(*list_points(self._files, self._directory))
 
     def status(self) -> dict[str, Any]:
         """How truncation goes: counts, the last one's reason and time, the space that is reserved, the recovery points."""
@@ -203,8 +198,7 @@ class Snapshotter:
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
-        self._capture.stop()
-        self._sealer.stop()
+        self._maker.stop()
         if self._thread.is_alive():
             self._thread.join()
         for job in self._wanted:
@@ -280,7 +274,7 @@ class Snapshotter:
         made = [self._make(p, before_mark=lambda: closed.append(self._sequencer.clock.closed())) for p in partitions]
         if not point:
             return {"snapshots": made}
-        return {"snapshots": made, "point": self._points.make_point(closed[-1], made)}
+        return {"snapshots": made, "point": self._make_point(closed[-1], made)}
 
     def _make(self, partition: int, *, before_mark: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """All six steps. On return the snapshot is verified, marked in the log, and counts."""
@@ -297,44 +291,50 @@ class Snapshotter:
 
     def _make_with_space(self, partition: int, before_mark: Callable[[], None]) -> dict[str, Any]:
         temporary = temporary_path(self._directory, partition)
+        wish, base = next_wish(self._snapshots[partition], os.path.join(temporary, DELTA_NAME))
+        if partition in self._whole_next:
+            wish, base = replace(wish, base=None, keys_max=0), None
         os.mkdir(temporary, 0o750)
-        path = ""
         try:
-            self._work.enter(f"copying partition {partition}")
-            report = self._capture_image(partition, temporary)
-            self._work.enter("waiting for the disk")
-            self._await_durable(partition)
-            path = free_path(self._files, self._directory, partition=partition, index=report["index"])
-            facts = {**report, **self._wal.instance.identity.as_text(), **self._facts.of_partition(partition)}
-            self._work.enter("sealing")
-            self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1, asked=self.why == "request")
+            made = self._maker.make(wish, base, partition, temporary, self._work, asked=self.why == "request")
         except BaseException:
-            if path and not self._stopping:  # it may have its name already, with content or name not on the disk
-                with contextlib.suppress(WalError, OSError):
-                    self._files.rename(path, temporary)
-            shutil.rmtree(temporary, ignore_errors=True)
             self._whole_next ^= {partition}  # in turns: a whole image may be what there is no room for
             raise
         self._whole_next.discard(partition)
         before_mark()
         self._work.enter("marking it in the log")
-        self._mark(report, os.path.basename(path))
+        self._maker.mark(made)
         self._work.enter("removing older ones")
-        self._speeds.settle_snapshot(partition, self._capture.marked)
+        self._speeds.settle_snapshot(partition, self._maker.capture.marked)
         self._find_snapshots()
         self._set_anchor(partition)
         retain(self._files, self._snapshots[partition], kept=self._settings.snapshots_kept, let_go=self._let_go)
         self._find_snapshots()
-        return next(describe_snapshot(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
+        return next(describe_snapshot(found) for found in self._snapshots[partition] if found.path == made["path"])
 
-    def _capture_image(self, partition: int, folder: str) -> dict[str, Any]:
-        wish, base = next_wish(self._snapshots[partition], os.path.join(folder, DELTA_NAME))
-        if partition in self._whole_next:
-            wish, base = replace(wish, base=None, keys_max=0), None
-        facts = self._capture.run(partition, os.path.join(folder, IMAGE_NAME), wish, self._set_pace)
-        if facts["kind"] == "full" or base is None or base.manifest is None:
-            return facts
-        return {**facts, "base": base.manifest.as_base(base.name)}
+    def _make_point(self, txn_id: int, made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The recovery point at `txn_id` of these snapshots, described; durable on return.
+
+        It is written last, when every id up to its own is in a block that is durable. Raises: SnapshotFailed, WalError.
+        """
+        feed = self._sequencer.log_feed
+        if not self._maker.wait(feed.when_taken_is_durable, lambda: self._stopping or not feed.notes_fit):
+            raise SnapshotFailed("the log has no room for the record of the recovery point; its snapshots remain valid")
+        point = Point(
+            txn_id,
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            {snapshot["partition"]: snapshot["name"] for snapshot in made},
+            from_block=min(snapshot["log_block"] for snapshot in made),
+            to_block=self._wal.durable_block,
+        )
+        write_point(self._files, self._directory, point)
+        gone = keep_points(self._files, self._directory, kept=self._settings.points_kept)
+        for old in gone:
+            log.warning(
+                "recovery_point_dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._settings.points_kept
+            )
+        log.info("recovery_point_created", txn_id=str(txn_id), removed=[str(old.txn_id) for old in gone])
+        return describe_points([point], ())[0]
 
     def _set_pace(self, partition: int) -> None:
         """The nearer the log is to its limit, or the forecast to the budget, the more of its time a site gives to the copy."""
@@ -346,25 +346,6 @@ class Snapshotter:
     def _hold_reserve(self) -> None:
         """Room for the largest image that any partition may need next."""
         self.reserve.hold(wanted_bytes(max((self._state_bytes(p) for p in self._partitions), default=0)))
-
-    def _await_durable(self, partition: int) -> None:
-        """Everything that the partition's site was given so far is durable on return."""
-        durable = threading.Event()
-        self._sequencer.reads.when_durable(partition, lambda reply: durable.set() if isinstance(reply, CallOutcome) else None)
-        while not durable.wait(LOOK_EVERY_S):
-            if self._stopping:  # also a node that has failed, which answers no outcome, stops
-                raise SnapshotFailed("the node is stopping")
-
-    def _mark(self, report: Mapping[str, Any], name: str) -> None:
-        """The log says, durable, that the snapshot exists and was verified, if it has room for that: a full one waits for it."""
-        if not self._log_feed.notes_fit:
-            return
-        noted = threading.Event()
-        self._log_feed.add_record(SnapshotMark.encode(name, report), noted.set)
-        self._log_feed.flush_notes()
-        while not noted.wait(LOOK_EVERY_S) and self._log_feed.notes_fit:  # else the room is gone, or a segment is waited for
-            if self._stopping:
-                raise SnapshotFailed("the node is stopping; the snapshot is complete and will be used after the next start")
 
     def _log_view(self) -> LogView:
         wal = self._wal

@@ -12,16 +12,16 @@ import pytest
 
 from cmdlog import child_process
 from cmdlog.child_process import ChildEnd
-from cmdlog.node.background import idle_priority
+from cmdlog.node.background import idle_process
 from cmdlog.node.background.snapshot_schedule import LogView
-from cmdlog.node.snapshots import seal_process
+from cmdlog.node.snapshots import snapshot_maker
 from replay.state.trust import state_path
 from snapshot import lineage
 from snapshot.errors import SnapshotFailed
 from snapshot.recovery_points import list_points
 from snapshot.space_reserve import Reserve
+from tests.node.snapshots.thread import FILES, TIMEOUT_S, Node
 from tests.processes import watch_policies
-from tests.snapshot.thread import FILES, TIMEOUT_S, Node
 
 
 @pytest.mark.slow
@@ -143,9 +143,9 @@ def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch:
     Sooner where somebody has asked for the snapshot, and waits.
     """
     policies = starve_idle_processes(monkeypatch)
-    monkeypatch.setattr(idle_priority, "ASKED_S", 0.0)
-    monkeypatch.setattr(idle_priority, "IDLE_S", 1e9)
-    monkeypatch.setattr(idle_priority, "IDLE_BYTES_PER_S_MIN", 1e12)
+    monkeypatch.setattr(idle_process, "ASKED_S", 0.0)
+    monkeypatch.setattr(idle_process, "IDLE_S", 1e9)
+    monkeypatch.setattr(idle_process, "IDLE_BYTES_PER_S_MIN", 1e12)
     monkeypatch.setattr(child_process, "LOOK_EVERY_S", 0.01)
     node = Node(tmp_path)
     node.apply()
@@ -243,8 +243,8 @@ def test_check_that_is_given_up_behind_the_name_begins_anew(tmp_path: Path, monk
         temporary.rename(final)
         return ChildEnd(0, b"{}", b"") if len(seen) == 2 else None
 
-    monkeypatch.setattr(seal_process.SealProcess, "_run", run)
-    seal_process.SealProcess().seal(str(temporary), str(final), {}, lambda: False)
+    monkeypatch.setattr(idle_process.SealProcess, "_run", run)
+    idle_process.SealProcess().seal(str(temporary), str(final), {}, lambda: False)
     assert seen == [os.SCHED_IDLE, os.SCHED_OTHER]
 
 
@@ -298,4 +298,29 @@ def test_no_point_without_all_of_its_snapshots(tmp_path: Path) -> None:
         node.snapshotter.request_snapshots((0, 1), point=True).result(TIMEOUT_S)
     assert list_points(FILES, str(tmp_path)) == ([], [])
     assert node.names() == ["p0000-0000000000000000"]
+    node.close()
+
+
+def test_point_pins_the_log_from_the_oldest_snapshot_to_the_end(tmp_path: Path) -> None:
+    """And only the newest ones are kept."""
+    node = Node(tmp_path, partitions=2)
+    blocks = []
+    for node.closed in (100, 200):
+        node.apply(0)
+        made = node.snapshotter.request_snapshots((0, 1), point=True).result(TIMEOUT_S)
+        assert made["point"]["txn_id"] == str(node.closed)
+        blocks.append(min(snapshot["log_block"] for snapshot in made["snapshots"]))
+    (point,) = node.snapshotter.points()
+    assert (point["txn_id"], point["from_block"], point["to_block"]) == ("200", blocks[-1], node.block)
+    node.close()
+
+
+def test_point_that_cannot_become_durable_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has no room: the snapshot stays."""
+    monkeypatch.setattr(snapshot_maker, "LOOK_EVERY_S", 0.001)
+    node = Node(tmp_path)
+    node.feed.notes_fit, node.feed.when_taken_is_durable = False, lambda done: None
+    with pytest.raises(SnapshotFailed, match="no room"):
+        node.snapshotter.request_snapshots((0,), point=True).result(TIMEOUT_S)
+    assert (node.snapshotter.points(), len(node.names())) == ([], 1)
     node.close()

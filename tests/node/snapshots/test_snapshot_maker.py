@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.node.background.recovery_forecast import RecoverySpeeds
-from cmdlog.node.snapshots.site_capture import SiteCapture
+from cmdlog.node.snapshots.snapshot_maker import SiteCapture
 from snapshot.errors import SnapshotFailed
 from snapshot.lineage import Wish
 

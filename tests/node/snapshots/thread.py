@@ -75,7 +75,7 @@ class Node:
         self.noting: Callable[[bytes, Callable[[], None]], None] = self.note
         self.anchors: dict[str, int] = {}
         self.speeds = RecoverySpeeds(str(folder), ["p"], partitions)
-        feed = SimpleNamespace(
+        self.feed = feed = SimpleNamespace(
             add_record=self._note, flush_notes=lambda: None, notes_fit=True,
             when_taken_is_durable=lambda done: done(),
         )  # fmt: skip

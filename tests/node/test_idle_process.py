@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cmdlog import child_process
-from cmdlog.node.background import idle_priority
-from cmdlog.node.background.segment_copy_process import SegmentCopyProcess
+from cmdlog.node.background import idle_process
+from cmdlog.node.background.idle_process import SegmentCopyProcess
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.opening.survey import SegmentFile
@@ -59,8 +59,8 @@ def test_copy_that_gets_no_time_is_done_in_earnest(
 ) -> None:
     """On a machine that is always busy a second process competes with the others; what the first had written does not disturb."""
     policies = watch_policies(monkeypatch, starve=True)
-    monkeypatch.setattr(idle_priority, "IDLE_S", 0.0)
-    monkeypatch.setattr(idle_priority, "IDLE_BYTES_PER_S_MIN", 1e12)
+    monkeypatch.setattr(idle_process, "IDLE_S", 0.0)
+    monkeypatch.setattr(idle_process, "IDLE_BYTES_PER_S_MIN", 1e12)
     monkeypatch.setattr(child_process, "LOOK_EVERY_S", 0.01)
     copier, (source, last) = SegmentCopyProcess(), segment
     target = tmp_path / "a"
