@@ -9,7 +9,9 @@ from pyspark import SparkContext
 
 from cmdlog.signal_handlers import handled
 from cmdlog.wal.errors import DiskFull
-from replay.spark.jobs.job import SPARK_CONTEXT, TaskError, cause_of, interruptible, is_interruption
+from replay.errors import Divergence, DivergencePlace, Poison
+from replay.spark.jobs.job import SPARK_CONTEXT, TaskError, _raise_errors, cause_of, interruptible, is_interruption
+from replay.spark.jobs.task_attempt import _error_json
 
 TRACEBACK = """Job aborted: org.apache.spark.api.python.PythonException:
 Traceback (most recent call last):
@@ -34,6 +36,17 @@ def test_error_of_a_task_keeps_hint_and_exit_code() -> None:
     error = TaskError({**DiskFull("the output is full").to_json(), "task": "p0"})
     assert (error.message, error.hint) == ("the output is full; task p0", DiskFull.hint)
     assert (error.kind, error.exit_code) == ("DiskFull", 14)
+
+
+def test_calls_that_stop_a_job_are_named_by_their_transactions() -> None:
+    """As in `cmdlog recover`: the first one is the error, whatever else failed, and has the others with it."""
+    places = [DivergencePlace(part, 7, txn, 0, "drift", "1", "2") for part, txn in enumerate((900, 800))]
+    told = [_error_json(error) for error in (DiskFull("full"), Poison(places[0]), Divergence(places[1]))]
+    with pytest.raises(Divergence) as stopped:
+        _raise_errors(told)
+    assert [stop.place for stop in stopped.value.stops] == [places[1], places[0]]
+    with pytest.raises(TaskError):
+        _raise_errors([{**told[0], "task": "p0"}])
 
 
 def test_ctrl_c_during_a_job_sends_nothing_over_the_connection_that_waits() -> None:
