@@ -18,6 +18,7 @@ from cmdlog.cluster.transport.peer_network import Endpoint
 from cmdlog.cluster.transport.peer_transport import Address, PeerTls, TransportSettings, make_peer_tls
 from cmdlog.raft.configuration import NodeId
 from tests.cluster.forwarding.callkit import ROOM, Answers, Placer, calls, credentials
+from tests.cluster.proxy import HOLD, Proxy
 from tests.cluster.transport.netkit import QUICK, joined, make_node, running
 from tests.cluster.transport.test_peer_transport import is_hung_up_on, tls_files
 from tests.waiting import PATIENCE_S, wait_for
@@ -149,6 +150,17 @@ def test_called_end_that_stops_loses_what_it_has_not_answered(make: Make) -> Non
 
     wait_for(answered)
     assert one.channel.status().links == {2: ""}
+
+
+def test_silent_link_is_lost(make: Make) -> None:
+    """Bytes that pass no more, on a connection that stays."""
+    one, two = make(1), make(2, placer=Placer(waits=True))
+    with Proxy(two.address) as proxy:
+        make.addresses[2] = proxy.address  # type: ignore[attr-defined]
+        one.channel.send(2, calls("a"))
+        wait_for(lambda: two.placer.held)
+        proxy.set_rules(back=HOLD)
+        wait_for(lambda: one.settled("a") == ["lost"])
 
 
 def test_nobody_listens(make: Make) -> None:
