@@ -151,6 +151,29 @@ def test_snapshot_list_and_verify(rig: Rig, command: Command) -> None:
     assert f"{image} has changed" in text
 
 
+def test_plan_file_is_applied_as_it_is(rig: Rig, command: Command, tmp_path: Path) -> None:
+    """What --plan-file wrote, --apply does: here, recovery to a moment."""
+    rig.close()
+    txn, balances = rig.history[-4]
+    plan = tmp_path / "plan.json"
+    assert command("recover", rig.directory, "--plan", "--to", "unused", "--until", txn, "--plan-file", plan, "--json")[0] == 0
+    assert not Path("unused").exists()
+    assert command("recover", rig.directory, "--apply", plan, "--to", tmp_path / "out", "--json")[0] == 0
+    assert balances_of(str(tmp_path / "out")) == balances
+
+
+def test_outdated_plan_file_is_refused_in_place(rig: Rig, command: Command, tmp_path: Path) -> None:
+    """The command carries out this plan, or none."""
+    rig.stop()
+    plan = tmp_path / "plan.json"
+    assert command("recover", rig.directory, "--plan", "--plan-file", plan, "--json")[0] == 0
+    rig.restart()
+    rig.batch(0, [(DEPOSIT, [0, 1])])
+    rig.stop()
+    code, told = command("recover", rig.directory, "--apply", plan, "--json")
+    assert (code, told["error"]["kind"]) == (1, "PlanOutdated")
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -160,8 +183,9 @@ def test_snapshot_list_and_verify(rig: Rig, command: Command) -> None:
         ("--partitions", "2"),
         ("--until", "1"),
         ("--accept-data-loss",),
+        ("several",),  # the name of another directory
     ],
-    ids=["until of a plan", "shape in a plan", "aside in place", "shape in place", "moment in place", "loss in place"],
+    ids=["until of a plan", "shape in a plan", "aside in place", "shape in place", "moment in place", "loss in place", "several"],
 )
 def test_options_that_would_be_ignored_are_refused(rig: Rig, command: Command, options: tuple[str, ...]) -> None:
     """An option that has no effect is a state that somebody did not ask for: usage error, and nothing happens."""

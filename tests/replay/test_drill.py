@@ -14,11 +14,13 @@ import apsw
 import orjson
 import pytest
 
+import cmdlog
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import decode_record
 from cmdlog.wal.reader import Recycled
+from procedures.samples import bank
 from replay.drill import drill as module
 from replay.drill import proofs
 from replay.drill import report as drillreport
@@ -27,6 +29,7 @@ from replay.drill.proofs import NoRoom
 from replay.drill.report import FOLDER, DrillReport, Proof, alone, last_proven, last_report
 from replay.plan.planner import make_plan
 from replay.recover.execute import execute
+from snapshot import lineage
 from snapshot.archive.archive_retention import write_promise
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest, file_entry
 from snapshot.table_digest import open_image, table_digests
@@ -43,8 +46,8 @@ def rig(tmp_path: Path) -> Rig:
     return with_snapshots(tmp_path)
 
 
-def change_row(snapshot: str, *, account: int) -> None:
-    """Changes a row of an image, and makes every checksum of the snapshot fit again."""
+def change_row(snapshot: str, *, account: int, stated: bool = True) -> None:
+    """Changes a row of an image, and makes the checksums of the snapshot fit again: that of the file, if `stated` of the rows."""
     image, path = Path(snapshot, "image.sqlite"), Path(snapshot, "manifest.json")
     connection = apsw.Connection(str(image))
     connection.execute("UPDATE accounts SET balance = balance + 1 WHERE id = ?", (account,))
@@ -53,7 +56,9 @@ def change_row(snapshot: str, *, account: int) -> None:
     opened = open_image(image)
     tables = tuple(TableEntry(name, digest.rows, digest.sha256) for name, digest in table_digests(opened).items())
     opened.close()
-    path.write_bytes(encode_manifest(replace(manifest, tables=tables, files=(file_entry(str(image)),))))
+    path.write_bytes(
+        encode_manifest(replace(manifest, tables=tables if stated else manifest.tables, files=(file_entry(str(image)),)))
+    )
 
 
 # -- what is whole -------------------------------------------------------------------------------------------------------
@@ -161,6 +166,41 @@ def test_row_that_changed_together_with_its_checksums_is_caught(tmp_path: Path, 
     assert "differ in accounts (3 rows against 3)" in str(report.error)
     assert last_proven(rig.directory) is None
     assert left_behind(rig) == ["lock"]
+
+
+def test_image_whose_rows_are_not_those_of_its_manifest_is_caught(tmp_path: Path) -> None:
+    """Before anything is replayed: the file is whole, and holds something else."""
+    rig = Rig(tmp_path)
+    rig.deposits(8)
+    change_row(rig.snapshot(0), account=0, stated=False)
+    report = run_drill(rig)
+    assert report.verdict == "diverged"
+    assert "its manifest" in str(report.error)
+
+
+def test_chain_of_deltas_is_proven_and_a_wrong_row_in_it_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newest state and second proof come from deltas on images of their own. What a delta makes its manifest does not say."""
+    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(lineage, "ROWS_SHARE", 10.0)
+    directory, kinds = tmp_path / "chained", []
+    with cmdlog.open(directory, bank.db, partitions=1, segments=4, segment_bytes=4 << 20) as opened:
+        opened.call("open_accounts", branch=1, first=0, count=100, savings=5, checking=5)
+        for customer in range(4):
+            kinds += [described["kind"] for described in opened.node.take_snapshot()]
+            opened.call("deposit_checking", branch=1, customer=customer, amount=7)
+    assert kinds == ["full", "full", "delta", "delta"]
+    report = drill(FILES, str(directory), seed=1)
+    assert (report.error, report.verdict) == (None, "proven")
+    newest = max(directory.glob("snapshots/p0000-*"))
+    delta, path = newest / "delta.sqlite", newest / "manifest.json"
+    connection = apsw.Connection(str(delta))
+    connection.execute("UPDATE accounts SET checking = checking + 1")
+    connection.close()
+    manifest = decode_manifest(path.read_bytes(), path=str(path))
+    path.write_bytes(encode_manifest(replace(manifest, files=(file_entry(str(delta)),))))
+    report = drill(FILES, str(directory), seed=1)
+    assert report.verdict == "diverged"
+    assert "differ in accounts" in str(report.error)
 
 
 def test_procedure_that_is_not_deterministic_is_caught_by_digests(rig: Rig) -> None:

@@ -67,6 +67,13 @@ def test_copied_file_is_not_trusted_at_the_very_inode(node: str) -> None:
     assert doubts(node) == ["the state file is a copy, or on another mount", ""]
 
 
+@pytest.mark.parametrize("boot", ["another", ""], ids=["another", "unknown"])
+def test_file_of_an_earlier_boot_is_not_trusted(node: str, monkeypatch: pytest.MonkeyPatch, boot: str) -> None:
+    """After a restart of the machine the page cache is gone, and so is what was never synced."""
+    monkeypatch.setattr(RealFiles, "boot_id", lambda _files: boot)
+    assert doubts(node) == ["the state file was not written since this machine was started"] * 2
+
+
 @pytest.mark.parametrize("at", [0, 5000, -1], ids=["first", "middle", "last"])
 def test_sealed_file_with_a_flipped_bit_is_not_trusted(node: str, at: int) -> None:
     """The other partition's still is; chunks do not matter."""
