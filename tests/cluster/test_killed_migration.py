@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class MigratingCluster(ServedCluster):
 
 @pytest.mark.torture
 def test_leaders_that_die_in_a_migration(tmp_path: Path) -> None:
-    """The first while it tries the change out to lead, the second when the log has it and its site runs it: acknowledged rows
+    """The first while it tries the change out to lead, the second when the log has it and the third runs it: acknowledged rows
     were changed once, on all nodes alike, and later ones are answered."""
     cluster = MigratingCluster(tmp_path)
     try:
@@ -76,12 +77,16 @@ def test_leaders_that_die_in_a_migration(tmp_path: Path) -> None:
         first = cluster.held(TRIALS + 3, *cluster.nodes)
         others = [node for node in cluster.nodes if node != first]
         for node in others:
-            cluster.gates[node].hold(2 * TRIALS + 1)  # after the take-over's
+            cluster.gates[node].hold(TRIALS + 1)
         cluster.kill(first)
-        second = cluster.held(2 * TRIALS + 1, *others)
+        second = cluster.held(TRIALS + 1, *others)  # of its take-over
+        cluster.gates[second].hold()
+        (third,) = (node for node in others if node != second)
+        cluster.held(TRIALS + 1, third)  # of the entry
         cluster.kill(second)
-        for node in (first, second):
-            cluster.gates[node].hold()
+        for gate in cluster.gates.values():
+            gate.hold()
+        os.kill(cluster.gates[third].process_at(TRIALS + 1), signal.SIGKILL)  # what is held never returns
         cluster.start(first, second)
         assert cluster.call("put", {"id": ROWS}, "later")["status"] == 200
         assert cluster.call("put", {"id": 0}, "k0")["result"] == 0, "a retry gets the outcome of before"
