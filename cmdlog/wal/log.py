@@ -40,7 +40,6 @@ from cmdlog.wal.opening.restart import decide
 from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.reader import read_records
-from cmdlog.wal.writing.anchors import Anchors
 from cmdlog.wal.writing.hard_state_writer import HardStateWriter
 from cmdlog.wal.writing.log_files import create_log_files, random_generation
 from cmdlog.wal.writing.ring import Ring
@@ -60,18 +59,10 @@ class Log:
         self.recovered: Recovered = mended.recovered
         self._owner, self._closed = owner, False
         self._ring: Ring | None = None
-        self._space = SegmentPool(
-            files, survey.log_dir, survey.instance, survey.segments, survey.free,
-            oldest_needed=self._oldest_needed, note_oldest=self._note_oldest,
-        )  # fmt: skip
-        self.anchors = Anchors(self._space.ask)
-        self._tail = Tail(
-            files, self._space, mended.groups,
-            segment=survey.segments[-1], offset=mended.offset, number=mended.place.header.number, chain=mended.chain,
-            open_count=mended.open_count, sealed=mended.sealed, incarnation=survey.instance.identity.incarnation,
-            generation=generation,
-        )  # fmt: skip
-        self._hard = HardStateWriter(hard, self._tail)
+        self._hard = HardStateWriter(hard)
+        self._space = SegmentPool(files, survey, self._hard)
+        self.anchors = self._space.anchors
+        self._tail = Tail(files, self._space, mended, generation)
 
     # -- create, open ----------------------------------------------------------------------------------------------------
 
@@ -190,9 +181,9 @@ class Log:
         self._space.whole = whole_ring
         settings = RingSettings(
             threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
-            settle=self._hard.save_changes, waits=waits, lax=lax, early=early, timed=timed, clock=clock,
+            waits=waits, lax=lax, early=early, timed=timed, clock=clock,
         )  # fmt: skip
-        self._ring = Ring(self._files, self._tail, self._space, source, settings)
+        self._ring = Ring(self._files, self._tail, self._space, source, settings, hard=self._hard)
         if threads:
             self._space.start(self._ring.wedge)
             self._hard.start(self._ring.wedge)
@@ -359,10 +350,3 @@ class Log:
         if self._ring is None or self._closed:
             raise Wedged("the log is not started, or closed")
         return self._ring
-
-    def _oldest_needed(self) -> int | None:
-        oldest = self.anchors.oldest()
-        return None if oldest is None else oldest.block
-
-    def _note_oldest(self, sequence: int) -> None:
-        self._hard.note_oldest(sequence)

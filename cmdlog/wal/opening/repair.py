@@ -57,14 +57,10 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """The tail after repair: where the next block goes."""
+    """The tail after repair."""
 
     place: BlockAt  # of the last block
-    offset: int
-    chain: int
-    open_count: int
-    sealed: bool
-    groups: GroupStates
+    sealed: bool  # it needs no seal: it is one, or other evidence covers it
     recovered: Recovered
 
 
@@ -94,8 +90,7 @@ def mend(files: Files, survey: Survey, row: RestartRow, hard: HardStateFile) -> 
     _settle_hard_state(survey, groups, hard, notes)
     recovered = Recovered(row.verdict, cut, groups, open_count, Lsn(place.header.number, 0), tuple(notes))
     sealed = bool(place.header.flags) or row.action is Action.GO_ON
-    end = place.offset + place.header.total_bytes
-    return Mended(place, end, place.header.checksum, open_count, sealed, groups, recovered)
+    return Mended(place, sealed, recovered)
 
 
 def _finish_recycling(files: Files, survey: Survey) -> list[str]:

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Final
 
 from cmdlog.wal.errors import WalError
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.hard_state import HardStateFile
 from cmdlog.wal.os_errors import wal_error
-from cmdlog.wal.writing.tail import Tail
 
 EVEN_AFTER_S: Final = 1.0  # without a vote, until the other copy is written: elections come in bursts of them
 
@@ -25,8 +25,8 @@ EVEN_AFTER_S: Final = 1.0  # without a vote, until the other copy is written: el
 class HardStateWriter:
     """`save_changes` is the turn holder's; the others are called by any thread."""
 
-    def __init__(self, hard: HardStateFile, tail: Tail) -> None:
-        self._hard, self._tail = hard, tail
+    def __init__(self, hard: HardStateFile) -> None:
+        self._hard = hard
         self._writing = threading.Lock()  # who writes the file; taken before the other
         self._changed = threading.Condition()
         self._votes = dict(hard.state.votes)
@@ -42,12 +42,11 @@ class HardStateWriter:
         self._thread = threading.Thread(target=self._run, name="cmdlog-log-votes", daemon=True)
         self._thread.start()
 
-    def save_changes(self) -> Callable[[], None] | None:
-        """Term, vote and newest segment go to the file. None: they are durable there; else what waits until they are.
+    def save_changes(self, groups: GroupStates, newest: int) -> Callable[[], None] | None:
+        """Terms, votes and newest segment go to the file. None: they are durable there; else what waits until they are.
 
         Raises: WriteFailed, DiskFull.
         """
-        groups, newest = self._tail.groups, self._tail.segment.sequence
         turned = self._hard.state.newest != newest
         if not groups.hard_state_changed and not turned:
             return None

@@ -20,6 +20,7 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.writing.block_writes import BlockWrites, ThreadFile
+from cmdlog.wal.writing.hard_state_writer import HardStateWriter
 from cmdlog.wal.writing.segment_pool import SegmentPool
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
 from cmdlog.wal.writing.turn import Gate, GroupCommit, Turn
@@ -31,10 +32,12 @@ LAND_AFTER_S: Final = 0.010  # a block that was started: its thread's work takes
 class Ring:
     """Threads, turn and watermarks. All methods are thread-safe."""
 
-    def __init__(self, files: Files, tail: Tail, space: SegmentPool, source: RecordSource, settings: RingSettings) -> None:
-        self._files, self._tail, self._space, self._source = files, tail, space, source
+    def __init__(
+        self, files: Files, tail: Tail, pool: SegmentPool, source: RecordSource, settings: RingSettings, *, hard: HardStateWriter
+    ) -> None:
+        self._files, self._tail, self._pool, self._hard, self._source = files, tail, pool, hard, source
         self._count, self._sync, self._seal_after_s = settings.threads, settings.sync, settings.seal_after_s
-        self._settle, self._clock, self._lax = settings.settle, settings.clock, settings.lax
+        self._clock, self._lax = settings.clock, settings.lax
         self._waits = settings.waits or (lambda: self._sync == "sync")
         lock = threading.Lock()
         self._lock = lock
@@ -104,7 +107,7 @@ class Ring:
     def drain(self) -> None:
         """Takes until the source is empty or the log full, waits for everything in flight, seals. Raises: Wedged."""
         self._closing = True
-        self._space.wake()
+        self._pool.wake()
         while True:
             with self._lock:
                 while self._turn.held and self._marks.error is None:
@@ -134,7 +137,7 @@ class Ring:
         with self._lock:
             self._stopping = True
             self._open_gates()
-        self._space.wake()
+        self._pool.wake()
         for thread in self._threads:
             if thread.ident is not None:  # else it could not be started
                 thread.join()
@@ -146,7 +149,7 @@ class Ring:
         with self._lock:
             self._marks.wedge(error)
             self._open_gates()
-        self._space.wake()
+        self._pool.wake()
         self._marks.deliver()
 
     @property
@@ -243,7 +246,7 @@ class Ring:
             self._held = records
             return None
         placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._marks.durable)
-        placed.beside = self._settle()
+        placed.beside = self._hard.save_changes(tail.groups, tail.segment.sequence)
         with self._lock:
             self._writes.add(placed)
             self._marks.placed(placed.number)
@@ -258,7 +261,7 @@ class Ring:
     def _fits_segment(self) -> bool:
         """Whether the next block goes into this segment. With no other one, its rest is the reserve of control records."""
         tail = self._tail
-        return tail.worth_filling or (tail.left_bytes >= SECTOR_BYTES and not self._space.available)
+        return tail.worth_filling or (tail.left_bytes >= SECTOR_BYTES and not self._pool.available)
 
     def _rotate(self) -> bool:
         """Everything so far durable, then the next segment. False when none became free before the end."""
@@ -267,14 +270,14 @@ class Ring:
             while self._writes.in_flight and self._marks.error is None:
                 self._quiet.wait()
         self._writes.flush()
-        if not self._space.ready:
+        if not self._pool.ready:
             self._seal()  # the wait may be long, and no other thread can while this one holds the turn
-        if not self._space.wait_ready(lambda: self._closing or self._stopping or self._marks.error is not None):
+        if not self._pool.wait_ready(lambda: self._closing or self._stopping or self._marks.error is not None):
             return False
         self._writes.flush()
         self._marks.raise_error()
         self._tail.rotate()
-        self._settle()
+        self._hard.save_changes(self._tail.groups, self._tail.segment.sequence)
         with self._lock:
             self._marks.restart_at(self._tail.number)
         return True

@@ -25,36 +25,27 @@ from typing import Final
 from sortedcontainers import SortedDict
 
 from cmdlog.operator_error import full_text
-from cmdlog.wal.directory.instance import Instance
 from cmdlog.wal.errors import DiskFull, WalError
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.segment import free_name, free_number, reserve_file, write_zeros
-from cmdlog.wal.opening.survey import SegmentFile
+from cmdlog.wal.opening.survey import SegmentFile, Survey
+from cmdlog.wal.writing.anchors import Anchors
+from cmdlog.wal.writing.hard_state_writer import HardStateWriter
 
 READY_WANTED: Final = 2  # prepared files: one to rotate into at once, one more while the next is being made
 RETRY_S: Final = 1.0  # between looks at a disk that was full
 
 
 class SegmentPool:
-    """Thread-safe. `oldest_needed` says which block the anchors still need; `note_oldest` makes a recycling durable first."""
+    """Thread-safe."""
 
-    def __init__(
-        self,
-        files: Files,
-        log_dir: str,
-        instance: Instance,
-        segments: list[SegmentFile],
-        free: list[str],
-        *,
-        oldest_needed: Callable[[], int | None],
-        note_oldest: Callable[[int], None],
-    ) -> None:
-        self._files, self.log_dir, self.instance = files, log_dir, instance
-        self._oldest_needed, self._note_oldest = oldest_needed, note_oldest
+    def __init__(self, files: Files, survey: Survey, hard: HardStateWriter) -> None:
+        self._files, self.log_dir, self.instance, self._hard = files, survey.log_dir, survey.instance, hard
+        self.anchors = Anchors(self.ask)
         self._changed = threading.Condition()
-        self.segments: SortedDict = SortedDict({segment.sequence: segment for segment in segments})
-        self._ready = [path for path in free if not path.endswith(TEMP_SUFFIX) and self._usable(path)]
-        self._reserved = [path for path in free if path.endswith(TEMP_SUFFIX) and self._usable(path)]
+        self.segments: SortedDict = SortedDict({segment.sequence: segment for segment in survey.segments})
+        self._ready = [path for path in survey.free if not path.endswith(TEMP_SUFFIX) and self._usable(path)]
+        self._reserved = [path for path in survey.free if path.endswith(TEMP_SUFFIX) and self._usable(path)]
         self.recycled = 0  # sequence of the last segment whose file was taken back, or just is
         self.whole = False  # the space of the whole ring is taken, not only that of the next files
         self._taken: str | None = None  # the file that a rotation is writing to
@@ -92,6 +83,10 @@ class SegmentPool:
 
     def oldest(self) -> SegmentFile:
         segment: SegmentFile = self.segments.peekitem(0)[1]
+        return segment
+
+    def newest(self) -> SegmentFile:
+        segment: SegmentFile = self.segments.peekitem(-1)[1]
         return segment
 
     def take_ready(self) -> str | None:
@@ -183,13 +178,13 @@ class SegmentPool:
             if len(self.segments) < 2:
                 return None
             successor: SegmentFile = self.segments.peekitem(1)[1]
-            needed = self._oldest_needed()
-            if needed is None or needed < successor.header.first_block:
+            needed = self.anchors.oldest()
+            if needed is None or needed.block < successor.header.first_block:
                 return None
             return self.oldest(), int(successor.header.first_block) - 1
 
     def _recycle(self, segment: SegmentFile) -> None:
-        self._note_oldest(segment.sequence + 1)
+        self._hard.note_oldest(segment.sequence + 1)
         self.recycled = segment.sequence  # before the name goes: no reader is to miss the file
         target = self._new_path()
         self._files.rename(segment.path, target)

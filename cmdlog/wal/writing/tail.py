@@ -19,8 +19,8 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import RECORD_ALIGN, SECTOR_BYTES, BlockFlag, block_bytes, encode_block
 from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, peek_record
 from cmdlog.wal.format.segment import SegmentHeader, decode_segment_header, encode_segment_header, segment_name
-from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.opening.repair import Mended
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.writing.segment_pool import SegmentPool
 
@@ -43,31 +43,18 @@ class PlacedBlock:
 class Tail:
     """Turn holder only, but for the plain numbers `number` and `left_bytes`, which anyone may read."""
 
-    def __init__(
-        self,
-        files: Files,
-        space: SegmentPool,
-        groups: GroupStates,
-        *,
-        segment: SegmentFile,
-        offset: int,
-        number: int,
-        chain: int,
-        open_count: int,
-        sealed: bool,
-        incarnation: bytes,
-        generation: Callable[[], int],
-    ) -> None:
-        self._files, self._space, self.groups = files, space, groups
-        self.segment, self.offset, self._chain = segment, offset, chain
-        self.number = number  # of the last block given out
-        self._open_count, self._generation, self._incarnation = open_count, generation, incarnation
-        self.sealed = sealed  # the last block needs no seal: it is one, or other evidence covers it
-        size = segment.header.segment_bytes  # of every segment of this log
+    def __init__(self, files: Files, pool: SegmentPool, mended: Mended, generation: Callable[[], int]) -> None:
+        self._files, self._pool, self.groups, self._generation = files, pool, mended.recovered.groups, generation
+        self._open_count = mended.recovered.open_count
+        self.segment, last = pool.newest(), mended.place.header
+        self.offset, self._chain = mended.place.offset + last.total_bytes, last.checksum
+        self.number: int = last.number  # of the last block given out
+        self.sealed = mended.sealed
+        size = self.segment.header.segment_bytes  # of every segment of this log
         self.block_bytes_max = block_bytes_max(size)
         self._records_end = size - SECTOR_BYTES  # the seal's sector is kept out
         self._worth_bytes = max(SECTOR_BYTES, min(self.block_bytes_max, size // 16))
-        self._set_checkpoint(self._checkpoint_bytes())
+        self._set_checkpoint(block_bytes(self._checkpoints()))
 
     def _set_checkpoint(self, size_bytes: int) -> None:
         self.checkpoint_bytes = size_bytes
@@ -117,7 +104,7 @@ class Tail:
 
         Durable on return: the new segment's head and name. Raises: WriteFailed, DiskFull.
         """
-        path = self._space.take_ready()
+        path = self._pool.take_ready()
         assert path is not None
         before = self.segment.header
         records = self._checkpoints()
@@ -125,7 +112,7 @@ class Tail:
         try:
             header = SegmentHeader(
                 cluster_id=before.cluster_id,
-                incarnation=self._incarnation,
+                incarnation=self._pool.instance.identity.incarnation,
                 node_id=before.node_id,
                 open_count=self._open_count,
                 generation=self._generation(),
@@ -143,25 +130,22 @@ class Tail:
             file.fdatasync()
         finally:
             file.close()
-        name = os.path.join(self._space.log_dir, segment_name(header.sequence))
+        name = os.path.join(self._pool.log_dir, segment_name(header.sequence))
         self._files.rename(path, name)
-        self._files.fsync_dir(self._space.log_dir)
+        self._files.fsync_dir(self._pool.log_dir)
         self.segment = SegmentFile(name, header)
         self.number, self._chain, self.offset = self.number + 1, checksum, len(data)
         self.sealed = True  # the file's name vouches for its head
         self._set_checkpoint(len(data) - SECTOR_BYTES)
-        self._space.put_to_use(self.segment)
+        self._pool.put_to_use(self.segment)
 
     def _checkpoints(self) -> list[bytes]:
         """Of old code that no batch of the log uses, as much as leaves room for records in the segment."""
-        oldest_block = self._space.oldest().header.first_block
+        oldest_block = self._pool.oldest().header.first_block
         records = self.groups.checkpoints(oldest_block=oldest_block)
         if SECTOR_BYTES + block_bytes(records) > self.segment.header.segment_bytes // 2:
             records = self.groups.checkpoints(oldest_block=oldest_block, catalogs_kept=1)
         return records
-
-    def _checkpoint_bytes(self) -> int:
-        return block_bytes(self._checkpoints())
 
 
 def encode_head(header: SegmentHeader, records: Sequence[bytes], *, durable_upto: int) -> tuple[bytes, int]:

@@ -60,7 +60,6 @@ class RingSettings:
     sync: Sync
     seal_after_s: float
     async_window_s: float
-    settle: Callable[[], Callable[[], None] | None]  # a block is placed: what is to become durable elsewhere; waits for that
     waits: Callable[[], bool] | None
     lax: Callable[[], bool]
     early: bool
