@@ -26,7 +26,8 @@ from cmdlog.member.member_ground import MemberGround
 from cmdlog.member.member_roll import MemberRoll
 from cmdlog.member.membership.membership import Membership
 from cmdlog.member.rejoin.life_end import LifeEnd
-from cmdlog.member.rejoin.member_opening import open_own, rejoin_ground
+from cmdlog.member.rejoin.member_opening import open_own
+from cmdlog.member.rejoin.rejoin_ground import RejoinGround
 from cmdlog.member.rejoin.rejoin_record import RejoinReason
 from cmdlog.node.assembly import MACHINE, NodeGround, NodeParts, Outside, build_parts, closed_on_failure, make_checks
 from cmdlog.node.background.page_checks import unsealed_states
@@ -159,7 +160,7 @@ def join(
     Raises: BadClusterFile, MemberRemoved, WalError, and the errors of procedures and replay.
     """
     folder = os.path.abspath(directory)
-    rejoin = rejoin_ground(outside.files, folder, member, progress)
+    rejoin = RejoinGround(outside.files, folder, member, progress)
 
     def open_node() -> Node:
         with CodeTrial(inline=False) as trial:
@@ -222,7 +223,7 @@ def build_member(
     roll = MemberRoll(wal.recovered.groups, member.cluster)
     network = make_network(ground, member, roll)
     life = LifeEnd(
-        rejoin_ground(files, ground.directory, member), network.book.me.incarnation, roll, readiness.fail,
+        RejoinGround(files, ground.directory, member), network.book.me.incarnation, roll, readiness.fail,
         can_write=lambda: wal.disk_full is None,
         connected=lambda: [of.node for of in network.status().peers if of.connected_since_s is not None],
     )  # fmt: skip

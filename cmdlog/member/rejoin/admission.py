@@ -170,7 +170,7 @@ def rest_until(ground: RejoinGround, seconds: float, report: Mapping[str, Any]) 
     """Waits that long, and reports meanwhile that the node is being copied. Raises: what the report of progress raises."""
     end = ground.now() + seconds
     while True:
-        ground.progress({"step": "copying", **report})
+        ground.report({"step": "copying", **report})
         if (left := end - ground.now()) <= 0:
             return
         ground.pause(min(PAUSE_S, left))

@@ -16,11 +16,11 @@ from typing import Any, Final
 import structlog
 
 from cmdlog.cluster.cluster_file import MemberAddress
-from cmdlog.cluster.copying.copy_client import ChunkDamaged, SourceLost
+from cmdlog.cluster.copying.copy_client import ChunkDamaged, CopyClient, SourceLost
 from cmdlog.cluster.copying.copy_values import CopyEnding, CopyFile, CopyManifest, CopyRefused, CopyRequest, CopyWait, RefusalCode
 from cmdlog.member.rejoin.admission import ASK_SOON_S, is_admitted, rest_until
 from cmdlog.member.rejoin.copied_files import CopiedFiles
-from cmdlog.member.rejoin.rejoin_ground import AskedSource, RejoinGround
+from cmdlog.member.rejoin.rejoin_ground import RejoinGround
 from cmdlog.member.rejoin.rejoin_record import RejoinRecord
 from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.wal.errors import DiskFull
@@ -112,7 +112,7 @@ class CopyFetch:
         self._terms_known = self._terms_known and not (stale and stale == len(sources))
         return None
 
-    def _fetch_all(self, node: int, source: AskedSource) -> CopyManifest:
+    def _fetch_all(self, node: int, source: CopyClient) -> CopyManifest:
         manifest = self._begin_copy(node, source)
         self._copied.begin_copy()
         self._copied.check_room(manifest)
@@ -128,20 +128,20 @@ class CopyFetch:
         _end_copy(source, manifest)
         return manifest
 
-    def _fetch_file(self, source: AskedSource, copy: bytes, file: CopyFile, meter: CopyMeter) -> None:
+    def _fetch_file(self, source: CopyClient, copy: bytes, file: CopyFile, meter: CopyMeter) -> None:
         kept = iter((meter.note_kept,))  # what an earlier run has left of the file is reported first
 
         def arrived(size: int) -> None:
             next(kept, meter.note_fetched)(size)
             if (report := meter.due_report()) is not None:
-                self._ground.progress(report)
+                self._ground.report(report)
 
         try:
             self._copied.fetch_file(file, lambda offset: source.read_chunks(copy, file, offset), arrived)
         except DiskFull as error:
             raise DiskFull(str(error), hint=KEEPS_FILES) from error
 
-    def _begin_copy(self, node: int, source: AskedSource) -> CopyManifest:
+    def _begin_copy(self, node: int, source: CopyClient) -> CopyManifest:
         votes = self._record.votes or {}
         terms = {group: (term, 0) for group, (term, _) in votes.items()} if self._terms_known else {}
         request = CopyRequest(self._ground.node, self._record.incarnation, terms)
@@ -167,7 +167,7 @@ class CopyFetch:
             raise AdmissionLost("the source's log does not reach so far yet")
 
 
-def _end_copy(source: AskedSource, manifest: CopyManifest) -> None:
+def _end_copy(source: CopyClient, manifest: CopyManifest) -> None:
     """The source may let go; it would by itself, later."""
     try:
         source.end(manifest.copy, CopyEnding.DONE)

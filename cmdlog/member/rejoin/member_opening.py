@@ -24,13 +24,12 @@ import enum
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
-from cmdlog.member.member_ground import MemberGround
 from cmdlog.member.rejoin.admission import ASK_EVERY_S, AdmissionWish, AskedCluster, Neighbours, rest_until
-from cmdlog.member.rejoin.rejoin_ground import RejoinGround, connect_by
+from cmdlog.member.rejoin.rejoin_ground import RejoinGround
 from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState
 from cmdlog.member.rejoin.rejoin_steps import INCARNATION_BYTES, RejoinSteps
 from cmdlog.member.rejoin.tombstone import read_tombstone
@@ -38,7 +37,6 @@ from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.wal.directory.instance import INSTANCE_NAME, load_instance
 from cmdlog.wal.directory.lock import DirectoryLock, make_folder, take_ownership
 from cmdlog.wal.errors import Corrupt, Foreign, WalError, WrongDirectory
-from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import BadRecord
 from replay.errors import EntryMissing, RemoteError, StateDamaged, StreamDamaged
 from snapshot.errors import SnapshotDamaged
@@ -178,11 +176,3 @@ def check_owner(ground: RejoinGround) -> None:
             f"{ground.directory} is node {identity.node_id}'s, not node {ground.node}'s",
             hint=f"start it with --node {identity.node_id}, or give node {ground.node} a directory of its own",
         )
-
-
-def rejoin_ground(
-    files: Files, directory: str, member: MemberGround, progress: Callable[[Any], None] | None = None
-) -> RejoinGround:
-    """With real connections and the machine's clock."""
-    report = progress or (lambda _progress: None)
-    return RejoinGround(files, os.path.abspath(directory), member, connect_by(member), report)

@@ -1,56 +1,20 @@
 """What a node that is made again works with: its directory, who it is, and how it reaches the others.
 
-One rule: clock, wire and report are given, so that a test decides what happens when.
+One rule: clock and report are given, so that a test decides what happens when.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.copying.copy_client import CopyClient
 from cmdlog.cluster.copying.copy_frames import copy_credentials
-from cmdlog.cluster.copying.copy_values import (
-    CopyEnding,
-    CopyFile,
-    CopyManifest,
-    CopyRequest,
-    CopyStanding,
-    CopyWait,
-)
-from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.member.member_ground import MemberGround
 from cmdlog.wal.files import Files
-
-
-class AskedSource(Protocol):
-    """A connection to a node that may have what is lacking: see `CopyClient`, which is the one."""
-
-    def ask(self, wish: CopyWish) -> CopyStanding: ...
-
-    def begin_copy(self, request: CopyRequest) -> CopyManifest | CopyWait: ...
-
-    def read_chunks(self, copy: bytes, file: CopyFile, offset: int = 0) -> Any: ...
-
-    def end(self, copy: bytes, ending: CopyEnding, why: str = "") -> None: ...
-
-
-Connect = Callable[[bytes, MemberAddress], AbstractContextManager[AskedSource]]
-"""Connects to a node as the given incarnation of this one, on entry. Raises: SourceLost."""
-
-
-def connect_by(member: MemberGround) -> Connect:
-    """Real connections."""
-
-    def connect(incarnation: bytes, address: MemberAddress) -> CopyClient:
-        ours = copy_credentials(member.cluster.cluster_id, member.node, incarnation, member.secret)
-        return CopyClient(ours, address.node, address.peer, tls=member.tls)
-
-    return connect
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +24,7 @@ class RejoinGround:
     files: Files
     directory: str
     member: MemberGround
-    connect: Connect
-    progress: Callable[[Mapping[str, Any]], None]  # may raise, and that ends the start; what was copied stays
+    progress: Callable[[Mapping[str, Any]], None] | None = None  # may raise, and that ends the start; what was copied stays
     pause: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
 
@@ -73,3 +36,14 @@ class RejoinGround:
     def address(self) -> MemberAddress:
         """Where this node is reached. Raises: BadClusterFile."""
         return self.member.cluster.member(self.member.node)
+
+    def connect(self, incarnation: bytes, address: MemberAddress) -> CopyClient:
+        """Connects to a node as the given incarnation of this one, on entry. Raises: SourceLost."""
+        member = self.member
+        ours = copy_credentials(member.cluster.cluster_id, member.node, incarnation, member.secret)
+        return CopyClient(ours, address.node, address.peer, tls=member.tls)
+
+    def report(self, said: Mapping[str, Any]) -> None:
+        """How far the copy is. Raises: what `progress` raises."""
+        if self.progress is not None:
+            self.progress(said)

@@ -136,7 +136,7 @@ class RejoinSteps:
 
     def _quarantine(self, record: RejoinRecord) -> RejoinRecord:
         ground = self._ground
-        ground.progress({"step": "copying", "copy": "COPYING", "why": "the directory is made of the copy"})
+        ground.report({"step": "copying", "copy": "COPYING", "why": "the directory is made of the copy"})
         begin_directory(ground.files, ground.directory)
         if moved := quarantine_parts(ground.files, ground.directory, record.quarantine):
             log.warning("old_files_quarantined", folder=record.quarantine, parts=moved)

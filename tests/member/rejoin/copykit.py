@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from cmdlog.cluster.copying.copy_values import (
 from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.member.member_ground import MemberGround
-from cmdlog.member.rejoin.rejoin_ground import AskedSource, RejoinGround
+from cmdlog.member.rejoin.rejoin_ground import RejoinGround
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import ProcessStart
 from cmdlog.wal.directory.instance import load_instance
@@ -186,24 +185,30 @@ class Clock:
         self.paused_s += seconds
 
 
+@dataclass(frozen=True, slots=True)
+class ScriptedGround(RejoinGround):
+    """Reaches these sources and no other node."""
+
+    sources: tuple[ScriptedSource, ...] = ()
+
+    def connect(self, incarnation: bytes, address: MemberAddress) -> Any:
+        found = next((source for source in self.sources if source.node == address.node), None)
+        if found is None:
+            raise SourceLost(f"node {address.node} does not answer")
+        return contextlib.nullcontext(found)
+
+
 def ground_of(
     directory: Path,
     cluster: ClusterFile,
     *sources: ScriptedSource,
     files: Files = FILES,
-    progress: Callable[[Any], None] = lambda _progress: None,
+    progress: Callable[[Any], None] | None = None,
 ) -> RejoinGround:
-    """The recipient of a test: it reaches these sources and no other node."""
-    by_node = {source.node: source for source in sources}
-
-    def connect(incarnation: bytes, address: MemberAddress) -> AbstractContextManager[AskedSource]:
-        if address.node not in by_node:
-            raise SourceLost(f"node {address.node} does not answer")
-        return contextlib.nullcontext(by_node[address.node])
-
+    """The recipient of a test."""
     clock = Clock()
-    return RejoinGround(
-        files, str(directory), MemberGround(cluster, RECIPIENT, SECRET), connect, progress, clock.pause, clock.now
+    return ScriptedGround(
+        files, str(directory), MemberGround(cluster, RECIPIENT, SECRET), progress, clock.pause, clock.now, sources
     )
 
 

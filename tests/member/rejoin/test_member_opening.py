@@ -20,9 +20,9 @@ from cmdlog.member.rejoin.member_opening import (
     open_own,
     open_whole,
     prepare_directory,
-    rejoin_ground,
     wish_copy,
 )
+from cmdlog.member.rejoin.rejoin_ground import RejoinGround
 from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason
 from cmdlog.member.rejoin.tombstone import MemberRemoved, MemberTombstone, read_tombstone, write_tombstone
 from cmdlog.wal.directory.instance import load_instance
@@ -168,7 +168,7 @@ def test_directory_of_another_node_or_cluster_is_refused(tmp_path: Path, node: i
 
     opening = Opening()
     with pytest.raises(Foreign, match=match) as refused:
-        open_own(rejoin_ground(FILES, str(tmp_path), MemberGround(file, node, SECRET)), opening)
+        open_own(RejoinGround(FILES, str(tmp_path), MemberGround(file, node, SECRET)), opening)
     assert opening.opened == 0
     assert refused.value.exit_code == 11
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
@@ -194,7 +194,7 @@ def test_start_warns_of_peers_beyond_loopback_without_tls(
     member = MemberGround(dataclasses.replace(cluster, members=members), 1, SECRET, place, tls=secured)
 
     with capture_logs() as lines:
-        before_opening = open_own(rejoin_ground(FILES, str(tmp_path / "n1"), member), lambda: len(lines))
+        before_opening = open_own(RejoinGround(FILES, str(tmp_path / "n1"), member), lambda: len(lines))
     hosts = [line["host"] for line in lines if (line["event"], line["log_level"]) == ("not_encrypted", "warning")]
     assert (hosts, before_opening) == (warned, len(warned))
 

@@ -10,16 +10,16 @@ import pytest
 from cmdlog.cluster.cluster_file import BadClusterFile
 from cmdlog.cluster.copying.copy_client import SourceLost
 from cmdlog.member.member_ground import MemberGround
-from cmdlog.member.rejoin.rejoin_ground import connect_by
+from cmdlog.member.rejoin.rejoin_ground import RejoinGround
 from tests.member.members import SECRET, a_cluster
-from tests.member.rejoin.copykit import LIFE, ground_of
+from tests.member.rejoin.copykit import FILES, LIFE, ground_of
 
 
 def test_node_that_nobody_listens_for_is_lost() -> None:
     """By a real connection."""
     cluster = a_cluster(2)
-    connect = connect_by(MemberGround(cluster, 2, SECRET))
-    with pytest.raises(SourceLost), connect(LIFE, cluster.member(1)):
+    ground = RejoinGround(FILES, "/", MemberGround(cluster, 2, SECRET))
+    with pytest.raises(SourceLost), ground.connect(LIFE, cluster.member(1)):
         pass
 
 
