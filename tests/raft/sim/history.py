@@ -36,7 +36,7 @@ class Outcome:
 
 HAPPENINGS: Final = (
     ("start", "wipe", "crash", "crashes of all", "crashes behind a write", "pause", "partition"),
-    ("messages lost", "messages doubled", "frames damaged", "frames repeated", "frames of an earlier session"),
+    ("messages lost", "messages doubled"),
     ("leads", "transfer", "leadership offered", "conflicts truncated"),
     ("change", "configurations committed", "joint configurations committed"),
     ("snapshot", "copies made", "copies failed", "snapshots installed", "entries fetched", "entries gone"),

@@ -98,6 +98,6 @@ def _slow_swarm(seed: int, sync_ms: int, way_ms: int) -> Swarm:
     sync, way = sync_ms // UNIT_MS, max(1, way_ms // UNIT_MS)
     return replace(
         draw(seed), **faults, **network, voters=nodes, nodes=nodes, settings=SETTINGS, patience=(0,) * nodes,  # type: ignore[arg-type]
-        rates=(1.0,) * nodes, seal=None, sync_units_min=sync * 4 // 5, sync_units_max=sync, delay_units_min=way,
+        rates=(1.0,) * nodes, sync_units_min=sync * 4 // 5, sync_units_max=sync, delay_units_min=way,
         delay_units_max=way + way // 4,
     )  # fmt: skip

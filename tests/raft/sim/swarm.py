@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.raft import RaftSettings
-from cmdlog.raft.wire.secure_frames import Seal
 
 _RATES: Final = (0.5, 0.8, 1.0, 1.3, 2.0)  # of clocks, where they differ
 
@@ -46,7 +45,6 @@ class Swarm:
     snapshots: float
     torn_rounds: float  # crashes behind a finished write, before what was built on it leaves
     wipes: float
-    seal: Seal | None  # messages go as frames, sealed so
     delay_units_min: int = 1
     sync_units_min: int = 0
 
@@ -86,7 +84,6 @@ def draw(seed: int) -> Swarm:
         changes=sometimes(0.002, 0.02),
         snapshots=sometimes(0.01, 0.05),
         torn_rounds=sometimes(0.001, 0.01),
-        seal=rng.choice(list(Seal)) if rng.random() < 0.12 else None,
         wipes=rng.choice((0.0005, 0.002)) if voters >= 3 and rng.random() < 0.25 else 0.0,
     )
 

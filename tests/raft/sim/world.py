@@ -33,7 +33,6 @@ from cmdlog.wal.ids import Index
 from tests.raft.cluster import Disk, read_entries
 from tests.raft.sim.oracle import Oracle, Violation
 from tests.raft.sim.swarm import Swarm
-from tests.raft.sim.wires import Wire, Wires
 
 UNITS_PER_TICK: Final = 4
 DOWN_UNITS_MAX: Final = 300
@@ -98,7 +97,6 @@ class World:
         self.wheel: dict[int, list[Event]] = {}
         self.blocked: set[tuple[NodeId, NodeId]] = set()  # (sender, receiver)
         self.loss, self.doubling, self.torn_rounds = swarm.loss, swarm.doubling, swarm.torn_rounds
-        self.wires = Wires(self.rng, swarm.seal, oracle.counts) if swarm.seal is not None else None
         self.images: dict[tuple[int, int], Image] = {}  # (index, term) of every snapshot that was ever durable
         self.on_read: Callable[[Node, int, bool], None] = lambda node, context, served: None
         first = Configuration(voters=tuple(NodeId(n + 1) for n in range(swarm.voters)))
@@ -390,10 +388,7 @@ class World:
         units = fewest + int(random() * (swarm.delay_units_max - fewest + 1))
         if swarm.stray and random() < swarm.stray:
             units += self.rng.randrange(400)
-        if self.wires is not None:
-            self.after(units, self._arrive, receiver, self.wires.put(node, receiver, message))
-        else:
-            self.after(units, self._deliver, receiver, (node.incarnation, receiver.incarnation), message)
+        self.after(units, self._deliver, receiver, (node.incarnation, receiver.incarnation), message)
 
     def _deliver(self, receiver: Node, incarnations: tuple[int, int], message: Message) -> None:
         core = receiver.core
@@ -406,17 +401,6 @@ class World:
             return
         core.step(message)
         self.drain(receiver)
-
-    def _arrive(self, receiver: Node, wire: Wire) -> None:
-        """The next frame of a link."""
-        if receiver.paused:
-            self._when_awake(receiver, self._arrive, receiver, wire)
-            return
-        assert self.wires is not None
-        message = self.wires.take(wire)
-        if message is not None and receiver.core is not None and (message.sender, receiver.id) not in self.blocked:
-            receiver.core.step(message)
-            self.drain(receiver)
 
     # What the rest of the world asks
 
