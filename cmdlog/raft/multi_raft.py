@@ -81,10 +81,9 @@ class Round:
 class RaftGroups:
     """The groups of one node. One owner, one thread."""
 
-    def __init__(
-        self, node: NodeId, *, round_bytes_max: int = ROUND_BYTES_MAX, undurable_bytes_max: int = UNDURABLE_BYTES_MAX
-    ) -> None:
-        self.node, self.round_bytes_max, self.undurable_bytes_max = node, round_bytes_max, undurable_bytes_max
+    def __init__(self, node: NodeId) -> None:
+        self.node = node
+        self.round_bytes_max, self.undurable_bytes_max = ROUND_BYTES_MAX, UNDURABLE_BYTES_MAX
         self.undurable_bytes = 0  # of the entries in rounds that are not durable yet
         self.cores: dict[GroupId, RaftCore] = {}  # ascending by group
         self.failed: dict[GroupId, InvariantBroken] = {}
@@ -155,6 +154,7 @@ class RaftGroups:
         to_write = to_apply = 0
         room = self.round_bytes_max
         begin, self._begin_with = self._begin_with, None
+        # A group rests, ends, only sends because the round has no room left for entries, or takes part in the round.
         for group, core in self._in_turn(begin):
             if not core.dirty:
                 continue

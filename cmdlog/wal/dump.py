@@ -228,6 +228,7 @@ def _describe(lsn: Lsn, record: Record, names: dict[int, list[Mapping[str, Any]]
         "index": record.index,
         "checksum": f"{record.checksum:08x}",
     }
+    # Four kinds are binary; all others are JSON, and what of it names code is kept for the batches that follow.
     if record.kind is RecordKind.BATCH:
         return row | _describe_batch(record, names)
     if record.kind is RecordKind.COMMIT_MARK:

@@ -116,18 +116,17 @@ class FaultLog:
         failed: Iterable[int],
         epoch: int = 0,
         term: int,
-        author: int | None = None,
         demotions: Demotions = (),
         reason: str = "",
     ) -> FaultRecord:
-        """Adds the next record, of this node's authorship unless stated; both copies are durable on return.
+        """Adds the next record, of this node's authorship; both copies are durable on return.
 
         Raises: DiskFull, WriteFailed, Wedged, TooLarge; nothing may act on the declaration then.
         """
         identity = self._copy.identity
         record = make_record(
             identity.cluster_id, self.newest, failed=failed, epoch=epoch, term=term,
-            author=identity.node_id if author is None else author, demotions=demotions, reason=reason,
+            author=identity.node_id, demotions=demotions, reason=reason,
         )  # fmt: skip
         self._save([*self.records, record])
         return record
@@ -149,9 +148,7 @@ class FaultLog:
             return sum(record.checksum not in before for record in joined)
         return 0
 
-    def mark_rejoining(
-        self, lineage: Sequence[FaultRecord], *, epoch: int = 0, term: int, reason: str = "is filled again"
-    ) -> FaultRecord:
+    def mark_rejoining(self, lineage: Sequence[FaultRecord], *, epoch: int = 0, term: int) -> FaultRecord:
         """Takes over the cluster's records and adds one that lists this node beside its newest set, in one write.
 
         Call it before anything is discarded: durable on return, and from then on this node's log counts for nothing. A mark that
@@ -168,7 +165,7 @@ class FaultLog:
             return newest
         mark = make_record(
             identity.cluster_id, newest, failed={*(newest.failed if newest else ()), identity.node_id},
-            epoch=epoch, term=term, author=identity.node_id, reason=reason,
+            epoch=epoch, term=term, author=identity.node_id, reason="is filled again",
         )  # fmt: skip
         self._save([*base, mark])
         return mark

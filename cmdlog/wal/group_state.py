@@ -255,6 +255,7 @@ class GroupStates:
         return records
 
     def _entry(self, state: GroupState, lsn: Lsn, record: Record) -> None:
+        # First what every entry says of its group (a suffix replaced, a term, the end), then what its kind establishes.
         if record.index <= state.last_index:
             _cut(state, record.index)
         if record.term > state.term:

@@ -52,7 +52,7 @@ class Log:
     """An open log. `recovered` says what was found; call `start` to write. Thread-safe after that."""
 
     def __init__(
-        self, files: Files, directory: str, *, survey: Survey, mended: Mended, hard: HardStateFile, owner: DirectoryLock | None,
+        self, files: Files, directory: str, *, survey: Survey, mended: Mended, hard: HardStateFile, owner: DirectoryLock,
         generation: Callable[[], int],
     ) -> None:  # fmt: skip
         self._files, self.directory, self.instance = files, directory, survey.instance
@@ -114,15 +114,14 @@ class Log:
         directory: str,
         identity: Identity | None = None,
         *,
-        owner: DirectoryLock | None = None,
         generation: Callable[[], int] = random_generation,
     ) -> Log:
         """Judges the directory by the restart table, repairs a torn or unproved tail, and returns the log.
 
-        Durable on return: everything that `recovered` speaks of. Takes the lock unless `owner` already holds it.
+        Durable on return: everything that `recovered` speaks of. Takes the lock.
         Raises: WrongDirectory, Locked, Corrupt, Foreign, NewerFormat, DiskFull, WriteFailed.
         """
-        own = owner or take_node(files, directory)
+        owner = take_node(files, directory)
         try:
             instance = load_instance(files, directory)
             if identity is not None and identity != instance.identity:
@@ -140,13 +139,9 @@ class Log:
             mended = mend(files, survey, decide(survey.facts), hard)
             record_home(files, directory, hard)
             survey.data = b""
-            return cls(
-                files, directory, survey=survey, mended=mended, hard=hard, owner=None if owner else own,
-                generation=generation,
-            )  # fmt: skip
+            return cls(files, directory, survey=survey, mended=mended, hard=hard, owner=owner, generation=generation)
         except BaseException:
-            if owner is None:
-                own.close()
+            owner.close()
             raise
 
     # -- feed ------------------------------------------------------------------------------------------------------------
@@ -236,8 +231,7 @@ class Log:
                 self._ring.stop()
             self._space.stop()
             self._hard.stop()
-            if self._owner is not None:
-                self._owner.close()
+            self._owner.close()
 
     # -- read, room, anchors, status -------------------------------------------------------------------------------------
 

@@ -174,7 +174,7 @@ def test_a_shield_ends_an_election_time_out_after_the_last_sign_of_life() -> Non
 
 @pytest.mark.parametrize(("campaign", "term"), [(Campaign.PRE, 3), (Campaign.REAL, 2), (Campaign.PRE, 2)])
 def test_a_campaign_behind_our_term_is_told_of_it(campaign: Campaign, term: int) -> None:
-    """So a node of an older version, or without pre-votes, catches up instead of asking for ever."""
+    """So a node that is behind, or without pre-votes, catches up instead of asking for ever."""
     member = solo(terms=[1], term=3)
     member.core.step(ask(campaign, term))
     (reply,) = member.take()

@@ -57,7 +57,7 @@ def test_record_holds_all_that_was_said(tmp_path: Path) -> None:
     log = log_of(tmp_path, 1)
     assert (log.records, log.newest, log.failed) == ((), None, frozenset())
     one = log.append(failed={3, 2}, epoch=7, term=9, demotions=((1022, 5, 9), (0, 41, 9)), reason="no answer: \N{SNOWMAN}")
-    other = log.append(failed=(), epoch=8, term=10, author=2)
+    other = log.append(failed=(), epoch=8, term=10)
     assert (one.sequence, one.failed, one.previous_checksum, one.epoch, one.term, one.author) == (
         1,
         frozenset({2, 3}),
@@ -67,7 +67,7 @@ def test_record_holds_all_that_was_said(tmp_path: Path) -> None:
         1,
     )
     assert (one.demotions, one.reason) == (((0, 41, 9), (1022, 5, 9)), "no answer: \N{SNOWMAN}")
-    assert (other.sequence, other.previous_checksum, other.author) == (2, one.checksum, 2)
+    assert (other.sequence, other.previous_checksum, other.author) == (2, one.checksum, 1)
     assert log_of(tmp_path, 1).records == read_faults(FILES, str(tmp_path / "n1")) == (one, other)
 
 

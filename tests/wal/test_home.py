@@ -61,7 +61,7 @@ def original(made: Path, tmp_path: Path) -> Path:
 
 
 def forget_home(directory: Path) -> None:
-    """As earlier versions left a hard state: the next start takes the place where it is for its home."""
+    """As a creation that was interrupted leaves a hard state: the next start takes the place where it is for its home."""
     hard = open_hardstate(FILES, str(directory / "log"))
     hard.state.home = None
     hard.save()
@@ -217,8 +217,8 @@ def test_crash_within_an_adoption_leaves_a_refused_copy(original: Path, monkeypa
 
 
 @pytest.mark.slow
-def test_directory_of_before_is_recorded_at_its_first_start(original: Path) -> None:
-    """A hard state without a home, as earlier versions wrote it, takes the place where it is opened."""
+def test_directory_without_a_home_is_recorded_at_its_first_start(original: Path) -> None:
+    """A hard state without a home, after a crash at the end of its creation, takes the place where it is opened."""
     forget_home(original)
     copy = copied(original, "cp")
     reopen(copy)

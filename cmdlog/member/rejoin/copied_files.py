@@ -111,6 +111,7 @@ class CopiedFiles:
                 self._sync_part(opened)
         finally:
             opened.close()
+        # Three ends: it arrived as stated, and gets its name; it did not, and goes; it was interrupted, and what is there stays.
         if (done, crc) != (file.size, file.crc32c):
             self._files.unlink(part)
             raise ChunkDamaged(

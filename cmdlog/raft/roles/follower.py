@@ -32,6 +32,8 @@ def on_append(state: State, message: Append) -> None:
     state.elapsed = 0
     log, entries = state.log, message.entries
     prev, reply = entries.first - 1, state.after.append
+    # Dropped: what is malformed, or contradicts what is committed here. Answered: with the commit mark, where all of it is older;
+    # with a hint, where the logs do not meet; else with the place up to which this log is now the leader's.
     if not _well_formed(message, entries):
         state.drop(Drop.BAD_ENTRIES)
         return

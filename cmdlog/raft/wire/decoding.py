@@ -75,6 +75,7 @@ class Decoder:
         """
         messages: list[Addressed] = []
         size, sender, receiver, entries = len(data), self._sender, self._receiver, 0
+        # Parts that do not add up refuse the frame; a kind that is not known, or an impossible message, is skipped and counted.
         while at < end:
             if len(messages) == MESSAGES_MAX:
                 raise BadFrame(FrameFault.LENGTH, f"more than {MESSAGES_MAX} messages")

@@ -170,6 +170,7 @@ class FrameSealer:
         metas: list[bytes] = []
         bulks: list[bytes] = []
         room, entries_left = _ROOM_BYTES, ENTRIES_MAX
+        # A message joins the frame, begins the next one because it has no place in this one, or is too large for any.
         for group, message in messages:
             if message.receiver != receiver or message.sender != sender:
                 raise ValueError(f"message from {message.sender} to {message.receiver} on the link {sender} to {receiver}")

@@ -125,6 +125,7 @@ def encode_batch(
     Each of `keys` is a fingerprint of 16 bytes, NO_KEY, or 32 bytes of a session's call (`session_columns.py`). The caller keeps
     TxnIds strictly increasing, of one partition, and within 2**32 clock ticks of the first.
     """
+    # A column is left out where no call needs it: names, sessions, hashes of requests, transaction ids that skip a tick.
     count = len(params)
     flags, columns = 0, []
     if keys is not None or ended:

@@ -157,6 +157,7 @@ def decode_header(data: bytes) -> BlockHeader:
     if len(raw) < HEADER.bytes:
         raise BadBlock("short")
     magic, version, flags, *fields, reserved, crc = HEADER.unpack_from(raw)
+    # In the order in which they settle it: never written, not a block, damaged, of another version, impossible.
     if magic != MAGIC:
         raise BadBlock("magic" if any(raw) else "zero")
     if google_crc32c.value(raw[:_CRC_OFFSET]) != crc:

@@ -106,6 +106,7 @@ def survey_log(files: Files, directory: str, instance: Instance, *, hard_state: 
     if hard_state.identity not in identity_texts(instance.identity):
         path = os.path.join(log_dir, HARDSTATE_NAME)
         survey.problems.append(SurveyProblem("foreign", path, 0, f"hard state of {hard_state.identity}"))
+    # A name is a segment in use, one that was let go, a free file, or nothing of the log.
     for name in files.listdir(log_dir):
         path = os.path.join(log_dir, name)
         sequence = segment_sequence(name)

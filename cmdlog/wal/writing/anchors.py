@@ -25,8 +25,8 @@ class Anchor:
 class Anchors:
     """Thread-safe. `moved` is called after every change, outside the lock."""
 
-    def __init__(self, moved: Callable[[], None], *, clock: Callable[[], float] = time.time) -> None:
-        self._moved, self._clock = moved, clock
+    def __init__(self, moved: Callable[[], None]) -> None:
+        self._moved = moved
         self._lock = threading.Lock()
         self._anchors: dict[str, Anchor] = {}
 
@@ -36,7 +36,7 @@ class Anchors:
             before = self._anchors.get(name)
             if before is not None and before.lsn == lsn:
                 return
-            self._anchors[name] = Anchor(lsn, self._clock())
+            self._anchors[name] = Anchor(lsn, time.time())
         self._moved()
 
     def release(self, name: str) -> None:

@@ -205,6 +205,7 @@ class BlockWrites:
                 self.times.add(seconds)
             if seconds is not None:
                 self.times.smooth(seconds)
+            # A wedged log counts nothing; a block that is left waits for a later sync; one that is synced moves the marks.
             if self._marks.error is not None:
                 return
             if upto is None:

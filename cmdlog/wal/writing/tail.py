@@ -54,11 +54,12 @@ class Tail:
         self.block_bytes_max = block_bytes_max(size)
         self._records_end = size - SECTOR_BYTES  # the seal's sector is kept out
         self._worth_bytes = max(SECTOR_BYTES, min(self.block_bytes_max, size // 16))
-        self._set_checkpoint(block_bytes(self._checkpoints()))
+        self.checkpoint_bytes = block_bytes(self._checkpoints())
 
-    def _set_checkpoint(self, size_bytes: int) -> None:
-        self.checkpoint_bytes = size_bytes
-        self.fresh_bytes = fresh_bytes(self.segment.header.segment_bytes, size_bytes)  # that a new segment offers to records
+    @property
+    def fresh_bytes(self) -> int:
+        """What a new segment offers to records."""
+        return fresh_bytes(self.segment.header.segment_bytes, self.checkpoint_bytes)
 
     @property
     def left_bytes(self) -> int:
@@ -136,7 +137,7 @@ class Tail:
         self.segment = SegmentFile(name, header)
         self.number, self._chain, self.offset = self.number + 1, checksum, len(data)
         self.sealed = True  # the file's name vouches for its head
-        self._set_checkpoint(len(data) - SECTOR_BYTES)
+        self.checkpoint_bytes = len(data) - SECTOR_BYTES
         self._pool.put_to_use(self.segment)
 
     def _checkpoints(self) -> list[bytes]:
