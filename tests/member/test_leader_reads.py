@@ -129,3 +129,12 @@ def test_query_of_a_node_that_led_again_meanwhile_is_refused(three: Members, mon
             counters(leader)
     finally:
         leader.sequencer.replicated.accept_calls()
+
+
+@pytest.mark.slow
+def test_reads_in_a_batch_are_confirmed(three: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As reads one by one are."""
+    leader, confirmed = three.leader(), list[Done]()
+    monkeypatch.setattr(member_of(leader).reads, "place_confirmed", lambda _place, done: confirmed.append(done))
+    leader.call_many([(leader.routes["peek"], [9], b"", nothing, None)])
+    assert confirmed == [nothing]

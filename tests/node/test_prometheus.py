@@ -188,6 +188,23 @@ def test_the_status_names_who_holds_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_stuck_archive_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what holds the log, before any anchor; and that the window cannot be restored is shown."""
+    with a_node(tmp_path / "data", partitions=1) as node:
+        names = ("cmdlog_archive_stuck", "cmdlog_retention_window_satisfied")
+        found = scrape(node)
+        assert [found[name][()] for name in names] == [0, 1]
+        assert [*found["cmdlog_log_held_seconds"]] == [("snapshot-p0000",)]
+        archiver = node.overview.parts.archiver
+        stuck = {**archiver.status(), "problem": "it is full", "problem_since": time.time() - 60, "window_kept": False}
+        monkeypatch.setattr(archiver, "status", lambda: stuck)
+        found = scrape(node)
+        assert [found[name][()] for name in names] == [1, 0]
+        assert [anchor for anchor, seconds in found["cmdlog_log_held_seconds"].items() if seconds >= 60] == [("archive",)]
+        assert node.status()["log"]["held_by"]["anchor"] == "archive"
+
+
+@pytest.mark.slow
 def test_lag_and_indexes_are_those_of_the_status(tmp_path: Path) -> None:
     """The gauges of a partition are its watermarks, and nothing lags on a node at rest."""
     with a_node(tmp_path / "data", partitions=2) as node:

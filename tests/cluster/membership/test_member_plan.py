@@ -227,6 +227,14 @@ def test_a_new_node_needs_no_failure_set() -> None:
     assert model.sequence == 0
 
 
+def test_a_node_is_a_member_once_it_votes_in_every_group() -> None:
+    """Its operation is over then, and another one may begin."""
+    model = with_stage(cluster_of(3, learners=1), 4, MemberStage.ADMITTED)
+    assert next_step(model.view) == ChangeGroups(Act.ADD_VOTER, 4, ALL_GROUPS)
+    voting = with_stage(cluster_of(4), 4, MemberStage.ADMITTED)
+    assert next_step(voting.view) == StateMember(member_of(4))
+
+
 def test_a_failure_is_declared_while_another_node_copies() -> None:
     """A copy takes hours; the detector does not wait for it."""
     model = with_stage(cluster_of(3, learners=1), 4, MemberStage.ADMITTED)
