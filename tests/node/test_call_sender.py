@@ -16,6 +16,7 @@ from cmdlog.node.outcome import CallOutcome, CallTooLarge, Durability, NoLeader,
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.slot_map import SlotMap, make_routes
 from procedures import Database, Transaction
+from procedures.wire.sent_request import SentParameters, call_text
 from tests.node.apps.faulty import db
 
 ROUTES, SLOTS = make_routes(db), SlotMap(4)
@@ -55,6 +56,14 @@ def test_call_leaves_as_it_will_be_logged() -> None:
     assert (two.slot, two.promise) == (0, 2)
     sender.answered(one.done, 0, 9, b"3", b"")
     assert replies == [CallOutcome(0, 9, b"3")]
+
+
+def test_call_with_a_key_bears_the_hash_of_what_its_caller_sent() -> None:
+    """As it will be logged: a retry is known by it, at whichever node."""
+    line, sender = Line(), CallSender(SLOTS, call_bytes_max=1000)
+    params = SentParameters("bump", ["id", "amount"], {"id": 1}, [1, 1])
+    sender.send(LEADER, [(ROUTES["bump"], params, b"k" * 16, list[Reply]().append, None)], line.send)
+    assert line.sent[0].params == call_text(params)
 
 
 def test_call_without_a_key_has_none() -> None:

@@ -17,6 +17,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route, make_routes
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from procedures.idempotency.session_calls import sent_name
+from procedures.wire.sent_request import SentParameters, call_text
 from tests.node.apps.faulty import db
 
 ROUTES = make_routes(db, 1)
@@ -137,6 +138,16 @@ def test_refusal_of_all_is_raised(keys: list[bytes]) -> None:
     setting.router.place_many(calls)
     assert setting.replies == {}
     assert sum(map(len, setting.sequencer.streams)) == 2
+
+
+def test_call_with_a_name_bears_the_hash_of_what_its_caller_sent() -> None:
+    """Where the code has added to that, such as a default that is made: by the hash a retry is known again."""
+    params = SentParameters("bump", ["id", "amount"], {"id": 1}, [1, 1])
+    for key, text in ((b"k" * 16, call_text(params)), (b"", b"[1,1]")):
+        setting = Setting()
+        setting.router.place(ROUTES["bump"], params, key, setting.done(0), None)
+        setting.router.place_many([setting.call(1, (ROUTES["bump"], params, key, None))])
+        assert [logged for stream in setting.sequencer.streams for _, logged, *_ in stream] == [text, text]
 
 
 def test_calls_of_replaced_code_are_bound_once_more() -> None:
