@@ -5,6 +5,8 @@ It holds no connection and no state. A node, an embedded engine, a replay and a 
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +17,6 @@ from sqlalchemy import MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import SchemaItem
 
-from procedures.declaration.migration import Migration, build_migration, check_name
 from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
 from procedures.declaration.schema import check_table, create_statements
 from procedures.declaration.schema_plan import SchemaPlan, check_older_program, plan_migrations, plan_schema
@@ -25,6 +26,8 @@ from procedures.numeric.columns import set_stored_types
 from procedures.source.loading import is_loading
 from procedures.source.main_module import share_main
 
+MIGRATION_NAME: Final = re.compile(r"[0-9A-Za-z_]{1,63}", re.ASCII)
+_ARGUMENTS: Final = ("tx", "op")
 _NO_EFFECT: Final = "it would have no effect; leave it out"
 _REFUSED_OPTIONS: Final = {
     "schema": "a state has one schema; leave it out",
@@ -60,6 +63,34 @@ class TableInfo:
     table: Table
     partition_by: str | None  # column; None for a replicated table
     replicated: bool  # every partition holds all rows
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """A declared migration; made by `Database.migration`."""
+
+    name: str
+    function: Callable[[Any, Any], None]
+
+
+def build_migration(name: str, function: Callable[[Any, Any], None]) -> Migration:
+    """Raises: DefinitionError, saying what to write."""
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise DefinitionError(f"migration {name!r} must be a plain function")
+    if tuple(inspect.signature(function).parameters) != _ARGUMENTS:
+        raise DefinitionError(f"migration {name!r}: write `def {getattr(function, '__name__', 'migrate')}(tx, op):`")
+    return Migration(name, function)
+
+
+def check_name(name: object, known: tuple[Migration, ...]) -> str:
+    """Raises: DefinitionError."""
+    if not isinstance(name, str) or not MIGRATION_NAME.fullmatch(name):
+        raise DefinitionError(
+            f"migration {name!r}: write @db.migration('0001_what_it_does'); a name is letters, digits and _, at most 63"
+        )
+    if any(name == migration.name for migration in known):
+        raise DefinitionError(f"migration {name!r} is declared twice")
+    return name
 
 
 class Database:

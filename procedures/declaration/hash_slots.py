@@ -10,11 +10,8 @@ from collections.abc import Callable
 
 import google_crc32c
 
-from procedures.native import accelerator
-
 SLOTS = 16_384  # as in Redis Cluster: fine enough to move, small enough to list
 _hash: Callable[[bytes], int] = google_crc32c.value
-_in_c: Callable[[object], int | None] | None = None if accelerator is None else accelerator.slot_of
 
 
 def slot_of(value: object) -> int:
@@ -23,8 +20,6 @@ def slot_of(value: object) -> int:
     Raises:
         TypeError: for anything else; a float or None has no stable place.
     """
-    if _in_c is not None and (slot := _in_c(value)) is not None:
-        return slot
     if type(value) is int:
         return _hash(b"i%d" % value) % SLOTS
     if type(value) is str:

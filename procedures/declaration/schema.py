@@ -19,8 +19,8 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from procedures.declaration.columns.column_options import check_options
 from procedures.declaration.dialect import DIALECT
 from procedures.errors import DefinitionError, StatementRefused
-from procedures.guard.authorizer import is_internal
 from procedures.numeric.columns import check_texts
+from procedures.storage.authorizer import is_internal
 
 TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
 _INTEGERS = (Integer,)

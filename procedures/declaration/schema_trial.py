@@ -19,9 +19,8 @@ from sqlalchemy.sql import util
 from procedures.declaration.dialect import DIALECT
 from procedures.declaration.schema import create_indexes, create_table
 from procedures.errors import DefinitionError, StatementRefused
-from procedures.guard.authorizer import Authorizer, Mode, alternative_to
-from procedures.guard.probe import probe
 from procedures.numeric.functions import register_numeric_functions
+from procedures.storage.authorizer import Authorizer, Mode, alternative_to, probe
 
 _FUNCTION: Final = re.compile(r"\bfunction:? (\w+)")
 _MISMATCH: Final = "foreign key mismatch"

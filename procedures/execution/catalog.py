@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import apsw
 
-from procedures.declaration.database import Database
-from procedures.declaration.migration import Migration
+from procedures.declaration.database import Database, Migration
 from procedures.declaration.procedure import Access, Procedure
 from procedures.execution import process_guard
 from procedures.execution.batch_attempt import CallRequests
@@ -23,7 +22,6 @@ from procedures.execution.call_settings import standard_settings
 from procedures.execution.context import Transaction
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
 from procedures.execution.row_checks import RowChecker, columns_by_table, row_checks
-from procedures.guard.authorizer import Authorizer, Mode
 from procedures.idempotency.key_table import Kind
 from procedures.idempotency.request_history import VersionFacts
 from procedures.migration.change_run import MigrationRaised
@@ -32,6 +30,7 @@ from procedures.statements.call_state import CallState
 from procedures.statements.compiled import sql_of
 from procedures.statements.pinned_keys import KeyJudge
 from procedures.statements.statement_runs import Runs
+from procedures.storage.authorizer import Authorizer, Mode
 from procedures.storage.row_digest import RowCheck, RowLog
 
 if TYPE_CHECKING:

@@ -21,22 +21,22 @@ from sqlalchemy.sql import ClauseElement
 
 from procedures.declaration.procedure import Access
 from procedures.errors import ProceduresError
-from procedures.guard.authorizer import Authorizer
 from procedures.native import accelerator
-from procedures.results.changes import Result, joined_results
-from procedures.results.result_values import Scalars
 from procedures.statements.call_state import CallState, SiteFailed, fault_kind
+from procedures.statements.changes import Result, joined_results
 from procedures.statements.prepared import NOTED, NamesDiffer
 from procedures.statements.raised import error_for_sqlalchemy
+from procedures.statements.result_values import Scalars
 from procedures.statements.statement_runs import Runs
+from procedures.storage.authorizer import Authorizer
 
 if TYPE_CHECKING:
     from sqlalchemy import UpdateBase
     from sqlalchemy.sql.selectable import TypedReturnsRows
 
-    from procedures.results.changes import Inserted, Written
-    from procedures.results.result_values import MaybeNone
-    from procedures.results.rows import AnyRows, AnyTypes, Rows
+    from procedures.statements.changes import Inserted, Written
+    from procedures.statements.result_values import MaybeNone
+    from procedures.statements.rows import AnyRows, AnyTypes, Rows
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")

@@ -34,7 +34,6 @@ from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, describ
 from procedures.execution.process_guard import attempts
 from procedures.execution.read_only import Reader
 from procedures.execution.row_checks import RowChecker
-from procedures.guard.authorizer import Mode
 from procedures.idempotency.key_table import FormerHashes, Kind
 from procedures.idempotency.known_calls import KnownCalls
 from procedures.idempotency.known_outcome import NO_KEY, KeyPolicy, KnownOutcome, Status
@@ -42,6 +41,7 @@ from procedures.idempotency.request_history import VersionFacts
 from procedures.migration.schema_changes import SchemaChanges
 from procedures.migration.stated_change import Rehearsal, StatedChange
 from procedures.statements.call_state import CallState
+from procedures.storage.authorizer import Mode
 from procedures.storage.changed_keys import Changes
 from procedures.storage.row_digest import ChangedRow, RowLog
 from procedures.storage.state import PartitionState, Position

@@ -29,10 +29,10 @@ from typing import Any, Final
 
 from procedures.declaration.procedure import Procedure
 from procedures.execution.outcome_bodies import describe_failure, failure_body
-from procedures.guard.authorizer import alternative_to
 from procedures.raised_errors import causes_of, class_name, is_raised, linked_to, set_trace, text_of, trace_of
 from procedures.source.distributions import is_installed
 from procedures.statements.raised import FromSqlite
+from procedures.storage.authorizer import alternative_to
 from procedures.wire.scalar_codecs import WireError
 
 OWN_PACKAGES: Final = ("cmdlog", "procedures", "replay", "snapshot")

@@ -14,12 +14,12 @@ from procedures.execution.call_settings import standard_settings
 from procedures.execution.catalog import Catalog, Entry
 from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.outcome_bodies import describe_failure, failure_body, outcome_of
-from procedures.guard.authorizer import Mode
 from procedures.idempotency.known_outcome import Status
 from procedures.idempotency.request_history import VersionFacts
 from procedures.native import open_statements
 from procedures.raised_errors import NO_TEXT, class_name, is_raised, repr_of
 from procedures.statements.call_state import CallState, SiteFailed, fault_kind
+from procedures.storage.authorizer import Mode
 from procedures.storage.state import PartitionState, open_reader, rows_of
 
 OF_THE_READ: Final = (MemoryError, RecursionError, KeyboardInterrupt)

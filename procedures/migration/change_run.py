@@ -22,13 +22,13 @@ import apsw
 
 from cmdlog.operator_error import OperatorError
 from procedures.declaration.create_text import parse_table
-from procedures.declaration.migration import Migration
+from procedures.declaration.database import Migration
 from procedures.errors import MigrationFailed, RowsUnfit, SchemaConflict, StateRefused
-from procedures.guard.authorizer import NEW_TABLE, Mode
 from procedures.migration.row_fitness import judge_rows
 from procedures.migration.row_refusals import explain_orphans, explain_refusal
 from procedures.migration.stated_change import RehearsedStep, RunMigration, StatedChange, Step
 from procedures.raised_errors import class_name, is_raised, repr_of, text_of
+from procedures.storage.authorizer import NEW_TABLE, Mode
 from procedures.storage.row_digest import EMPTY, RowLog
 from procedures.storage.state import PartitionState, rows_of
 

@@ -14,8 +14,8 @@ import apsw
 from procedures.declaration.columns.held_values import value_in_text
 from procedures.declaration.create_text import column_parts, constraint_name, names_in_parentheses, names_of, parse_table, quoted
 from procedures.declaration.schema_plan import index_table
-from procedures.guard.authorizer import NEW_TABLE
 from procedures.migration.row_fitness import shown_row
+from procedures.storage.authorizer import NEW_TABLE
 from procedures.storage.state import rows_of
 
 _COPIED: Final = re.compile(r"INSERT INTO \S+ \(.*\) SELECT .* FROM \"(\w+)\"", re.DOTALL)

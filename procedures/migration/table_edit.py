@@ -25,7 +25,7 @@ from procedures.declaration.create_text import (
 )
 from procedures.declaration.schema_plan import index_table
 from procedures.errors import DefinitionError
-from procedures.guard.authorizer import NEW_TABLE
+from procedures.storage.authorizer import NEW_TABLE
 
 
 class TableEdit:

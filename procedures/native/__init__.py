@@ -1,4 +1,4 @@
-"""Steps of the engine in C, where a compiler built them: statements without a cursor's detours, changed rows, parameters, slots.
+"""Steps of the engine in C, where a compiler built them: statements without a cursor's detours, changed rows, parameters.
 
 One rule: nothing needs them. `accelerator` is None where the module was not built, does not suit the SQLite at hand, or is
 switched off (`CMDLOG_NATIVE=0`); then the Python beside each caller does the same, with the same rows, digests and errors.

@@ -37,7 +37,6 @@ static PyObject *configure(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "What the product's Python gives the module."},
-    {"slot_of", module_slot_of, METH_O, "The hash slot of a partitioning value; None where the Python beside it has to say."},
     {"sqlite_version", sqlite_version, METH_NOARGS, "Number of the SQLite whose routines are called; 0: none."},
     {NULL},
 };

@@ -1,7 +1,7 @@
-/* Binding the parameters of a request, and the hash slot of a partitioning value.
+/* Binding the parameters of a request.
  *
  * One rule: the common case is done here, and everything else goes to the Python that says what is wrong with it
- * (`procedures.declaration.procedure`, `procedures.declaration.hash_slots`).
+ * (`procedures.declaration.procedure`).
  */
 #include "native.h"
 
@@ -150,53 +150,7 @@ PyTypeObject BindType = {
     .tp_vectorcall_offset = offsetof(Bind, vectorcall),
 };
 
-/* -- hash slots --------------------------------------------------------------------------------------------------------- */
-
-enum { SLOTS = 16384, TEXT_BYTES_MAX = 256 };
-
-static uint32_t crc_table[256]; /* CRC-32C, the polynomial of Castagnoli, reflected */
-
-static void fill_crc_table(void)
-{
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        uint32_t crc = byte;
-        for (int bit = 0; bit < 8; bit++) {
-            crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
-        }
-        crc_table[byte] = crc;
-    }
-}
-
-static uint32_t crc_of(const char *bytes, Py_ssize_t size, uint32_t crc)
-{
-    for (Py_ssize_t at = 0; at < size; at++) {
-        crc = crc >> 8 ^ crc_table[(crc ^ (unsigned char)bytes[at]) & 0xff];
-    }
-    return crc;
-}
-
-/* The slot of an int of 64 bits or a short ASCII str; None for all else. */
-PyObject *module_slot_of(PyObject *module, PyObject *value)
-{
-    char text[24];
-    uint32_t crc;
-    if (PyLong_CheckExact(value)) {
-        int overflow;
-        long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-        if (overflow) {
-            Py_RETURN_NONE;
-        }
-        crc = crc_of(text, PyOS_snprintf(text, sizeof text, "i%lld", number), ~0u);
-    } else if (PyUnicode_CheckExact(value) && PyUnicode_IS_COMPACT_ASCII(value) && PyUnicode_GET_LENGTH(value) <= TEXT_BYTES_MAX) {
-        crc = crc_of(PyUnicode_DATA(value), PyUnicode_GET_LENGTH(value), crc_of("s", 1, ~0u));
-    } else {
-        Py_RETURN_NONE;
-    }
-    return PyLong_FromUnsignedLong((unsigned long)(~crc % SLOTS));
-}
-
 int add_binding(PyObject *module)
 {
-    fill_crc_table();
     return PyModule_AddType(module, &BindType);
 }

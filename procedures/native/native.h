@@ -90,8 +90,6 @@ int note_change(PyObject *table, PyObject *now, PyObject *old);
 /* What goes into the digest; b"" when nothing has changed, None where Python has to make it. */
 PyObject *touched_net_bytes(TouchedRows *self, PyObject *unused);
 
-PyObject *module_slot_of(PyObject *module, PyObject *value);
-
 int add_binding(PyObject *module);
 int add_touched_rows(PyObject *module);
 int add_update_hook(PyObject *module);

@@ -9,11 +9,10 @@ import apsw
 
 from procedures.declaration.procedure import Access
 from procedures.errors import StatementRefused
-from procedures.guard.authorizer import Authorizer, Mode
-from procedures.guard.probe import Probe
 from procedures.numeric.marks import marked_numerics
 from procedures.numeric.numeric_types import ScaledNumeric, is_exact
 from procedures.statements.compiled import Compiled
+from procedures.storage.authorizer import Authorizer, Mode, Probe
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from procedures.guard.authorizer import Authorizer, Mode
-from procedures.guard.probe import AnyBindings
 from procedures.native import accelerator, error_of
-from procedures.results.changes import SHARED, WRITTEN, Inserted, Result, Written
-from procedures.results.rows import AnyRows
+from procedures.statements.changes import SHARED, WRITTEN, Inserted, Result, Written
 from procedures.statements.compiled import Compiled
 from procedures.statements.pinned_keys import REMEMBERED, PlacedPin
+from procedures.statements.rows import AnyRows
+from procedures.storage.authorizer import AnyBindings, Authorizer, Mode
 from procedures.storage.state import rows_of
 from procedures.storage.stored_values import storing
 from procedures.wire.scalar_codecs import INT_MAX

@@ -17,11 +17,8 @@ from sqlalchemy import Update
 from procedures.declaration.columns.column_defaults import Make
 from procedures.declaration.procedure import Access
 from procedures.errors import StatementRefused
-from procedures.guard.authorizer import Authorizer, Mode
-from procedures.guard.probe import probe
-from procedures.results.changes import Result, inserted_class
-from procedures.results.rows import rows_class
 from procedures.statements.allowed_tables import AllowedTables, MigratedTables
+from procedures.statements.changes import Result, inserted_class
 from procedures.statements.compiled import Compiled, compile_statement
 from procedures.statements.pinned_keys import KeyJudge
 from procedures.statements.prepared import (
@@ -35,6 +32,7 @@ from procedures.statements.prepared import (
     reading_run,
     writing_run,
 )
+from procedures.statements.rows import rows_class
 from procedures.statements.statement_forms import (
     StatementForm,
     ValueKinds,
@@ -43,6 +41,7 @@ from procedures.statements.statement_forms import (
     with_values_named,
 )
 from procedures.statements.structure_keys import Structure, StructureKeys
+from procedures.storage.authorizer import Authorizer, Mode, probe
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database

@@ -1,1 +1,1 @@
-"""The SQLite file of one partition, and what changed in it."""
+"""The SQLite file of one partition, what changed in it, and what SQL may do: judged by SQLite itself, before it runs."""

@@ -27,9 +27,9 @@ from typing import Any, Final
 import apsw
 
 from procedures.errors import StateRefused
-from procedures.guard.authorizer import Authorizer
 from procedures.native import open_statements
 from procedures.numeric.functions import register_numeric_functions
+from procedures.storage.authorizer import Authorizer
 from procedures.storage.state_file import connect
 
 PAGE_BYTES: Final = 4096  # the block size of the file systems below; a fixed one keeps snapshot images comparable

@@ -18,7 +18,7 @@ from cmdlog.node.embedded import deferred_interrupts
 from cmdlog.node.embedded.deferred_interrupts import NUMBERS, Interrupts
 from cmdlog.node.embedded.embedded import Embedded, open_embedded
 from cmdlog.node.queries import query
-from procedures.guard.authorizer import Mode
+from procedures.storage.authorizer import Mode
 from tests.node.apps.faulty import db
 from tests.node.rig import SMALL
 from tests.waiting import wait_for

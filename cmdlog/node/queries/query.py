@@ -27,10 +27,10 @@ from cmdlog.node.outcome import NotReady
 from cmdlog.procedure_calls import QueryParameters
 from cmdlog.results import QueryResult
 from cmdlog.wal.process_limits import address_limit
-from procedures.guard.authorizer import Authorizer, Mode
 from procedures.numeric.functions import UNITS
 from procedures.numeric.marks import marked_numerics, numeric_digits
 from procedures.statements.raised import sqlite_text
+from procedures.storage.authorizer import Authorizer, Mode
 from procedures.storage.state import open_reader, rows_of
 from procedures.storage.stored_values import stored_value
 from replay.state.state_lock import is_shut

@@ -22,8 +22,8 @@ from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.columns.held_values import value_check
 from procedures.declaration.dialect import DIALECT, bind_processor_of
 from procedures.errors import DefinitionError, StatementRefused
-from procedures.guard.sql_functions import FUNCTIONS
 from procedures.numeric.numeric_types import ScaledNumeric
+from procedures.storage.authorizer import FUNCTIONS
 
 if TYPE_CHECKING:
     from sqlalchemy.sql.compiler import SQLCompiler

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from procedures.native import accelerator, open_statements
-from procedures.results.changes import Written, inserted_class
 from procedures.statements.call_state import CallState
+from procedures.statements.changes import Written, inserted_class
 from procedures.statements.prepared import NamesDiffer
 from tests.procedures.native.both_ways import needs_accelerator, outcome
 from tests.waiting import PATIENCE_S

@@ -33,8 +33,8 @@ from procedures import Database, StatementRefused, Transaction
 from procedures.declaration.dialect import bind_processor_of
 from procedures.errors import DefinitionError
 from procedures.execution.executor import Status
-from procedures.guard.authorizer import TABLE_FUNCTIONS, Authorizer, Mode
 from procedures.statements.compiled import check_text, compile_statement
+from procedures.storage.authorizer import TABLE_FUNCTIONS, Authorizer, Mode
 from tests.procedures.statements.statement_bench import MakeSite, StatementBench
 
 

@@ -18,11 +18,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
-from procedures.guard.sql_functions import FUNCTIONS
+from procedures.errors import StatementRefused
+from procedures.numeric.functions import NAMES as _NUMERIC
 
 NEW_TABLE: Final = "_cmdlog_new_"  # and the name of the table that a migration writes again
 TABLE_FUNCTIONS: Final = frozenset(("json_each", "json_tree"))
@@ -40,6 +41,16 @@ _NAMES_BY_ALTERNATIVE = {
     "procedures load no extension: compute it in Python": "load_extension",
 }
 _ALTERNATIVES = {name: alternative for alternative, names in _NAMES_BY_ALTERNATIVE.items() for name in names.split()}
+_SCALARS = """abs ceil ceiling char coalesce concat concat_ws floor format glob hex if ifnull iif instr length like
+    likelihood likely lower ltrim max min mod nullif octet_length printf quote replace round rtrim sign sqrt substr substring
+    trim trunc typeof unhex unicode unistr unlikely upper zeroblob"""
+_AGGREGATES = """avg count cume_dist dense_rank first_value group_concat lag last_value lead median nth_value ntile
+    percent_rank percentile percentile_cont percentile_disc rank row_number string_agg sum total"""
+_JSON = """-> ->> json json_array json_array_insert json_array_length json_error_position json_extract json_group_array
+    json_group_object json_insert json_object json_patch json_pretty json_quote json_remove json_replace json_set json_type
+    json_valid"""
+FUNCTIONS: Final = frozenset(f"{_SCALARS} {_AGGREGATES} {_JSON}".split()) | _NUMERIC
+"""SQL functions that a procedure's statement may call."""
 _DDL = frozenset(
     (
         apsw.SQLITE_CREATE_TABLE,
@@ -171,3 +182,54 @@ class Authorizer:
         """Starts to note tables; `seen = None` ends it."""
         self.seen = TablesSeen()
         return self.seen
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What SQLite says about a text without running it."""
+
+    columns: tuple[str, ...]
+    parameters: tuple[str, ...]  # in the order of binding
+    readonly: bool
+    seen: TablesSeen
+
+
+def probe(connection: apsw.Connection, guard: Authorizer, sql: str) -> Probe:
+    """Prepares a text under the authorizer and looks at it; nothing runs.
+
+    It is prepared again, past APSW's cache: a text that the framework has run itself is judged like any other.
+
+    Raises:
+        StatementRefused: the authorizer denies it.
+        apsw.SQLError: SQLite cannot compile it.
+    """
+    found: dict[str, Any] = {}
+
+    def inspect_statement(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
+        found["columns"] = tuple(column[0] for column in cursor.get_description())
+        found["parameters"] = cursor.bindings_names
+        found["readonly"] = cursor.is_readonly
+        return False
+
+    cursor = connection.cursor()
+    cursor.exec_trace = inspect_statement
+    before, guard.mode = guard.mode, Mode.PROCEDURE
+    seen = guard.watch()
+    try:
+        cursor.execute(sql, AnyBindings(), can_cache=False)
+    except apsw.ExecTraceAbort:
+        pass
+    except apsw.AuthError:
+        raise StatementRefused(f"{guard.denied}: {sql}") from None
+    finally:
+        guard.mode = before
+        guard.seen = None
+        cursor.close()
+    return Probe(found["columns"], tuple(name or "" for name in found["parameters"]), found["readonly"], seen)
+
+
+class AnyBindings(dict[str, None]):
+    """Bindings for a statement that will not run: every name is there."""
+
+    def __missing__(self, _name: str) -> None:
+        return None

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NoReturn
 
 from sqlalchemy import exc
 
-from procedures.results.result_values import NoCursor
-from procedures.results.rows import AnyRows
+from procedures.statements.result_values import NoCursor
+from procedures.statements.rows import AnyRows
 
 
 class NoRows(NoCursor):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, SupportsI
 from sqlalchemy import exc
 from sqlalchemy.schema import Column
 
-from procedures.results.result_values import MaybeNone, NoCursor, ResultList, Scalars
+from procedures.statements.result_values import MaybeNone, NoCursor, ResultList, Scalars
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")

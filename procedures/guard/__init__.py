@@ -1,1 +1,0 @@
-"""What SQL may do, by whose statement it is: judged by SQLite itself, before it runs."""
