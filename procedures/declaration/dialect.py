@@ -18,7 +18,7 @@ from sqlalchemy.sql.elements import Label, UnaryExpression
 
 from procedures.declaration.grouped_operands import group_operands
 from procedures.declaration.joined_bytes import check_no_text_of_bytes, is_bytes, sides_of_join
-from procedures.declaration.stored_forms import check_cast, check_compared, check_results, check_set, check_written
+from procedures.declaration.stored_forms import check_assigned, check_cast, check_compared, check_results
 from procedures.declaration.stored_types import (
     IsoDate,
     IsoTime,
@@ -33,7 +33,7 @@ from procedures.declaration.stored_types import (
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
 from procedures.numeric.numeric_types import ScaledNumeric
-from procedures.numeric.operands import assigned, assigned_to, assigning_statement, check_selected, queries_of
+from procedures.numeric.operands import assigned, assigning_statement, check_filled, filled_columns, queries_of
 from procedures.numeric.raw_text import check_limits
 from procedures.numeric.shapes import (
     NULL,
@@ -118,6 +118,19 @@ def _check_range(over: Any) -> None:
             )
 
 
+def _assigner(table: Any) -> Callable[[Any, Any], Any]:
+    """Makes of a column's key and a value what the column stores, or refuses it; SQLAlchemy refuses a key that is none."""
+
+    def assign(key: Any, value: Any) -> Any:
+        column = table.c.get(getattr(key, "key", key))
+        if column is None:
+            return value
+        check_assigned(column, value)
+        return assigned(value, column)
+
+    return assign
+
+
 class StateCompiler(ExactCompiler):
     """Statements over what is stored in another form than it is seen: times are text, intervals are whole numbers."""
 
@@ -190,29 +203,27 @@ class StateCompiler(ExactCompiler):
         return super().visit_compound_select(cs, **kwargs)
 
     def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> Any:
-        check_written(insert_stmt)
         self.tables.append(insert_stmt.table)
-        stmt = assigning_statement(insert_stmt)
-        check_selected(stmt)
-        return super().visit_insert(stmt, *args, **kw)
+        for column, source in filled_columns(insert_stmt):
+            check_assigned(column, source)
+            check_filled(column, source)
+        return super().visit_insert(assigning_statement(insert_stmt, _assigner(insert_stmt.table)), *args, **kw)
 
     def visit_update(self, update_stmt: Any, *args: Any, **kw: Any) -> Any:
-        check_written(update_stmt)
         self.tables.append(update_stmt.table)
-        return super().visit_update(assigning_statement(update_stmt), *args, **kw)
+        return super().visit_update(assigning_statement(update_stmt, _assigner(update_stmt.table)), *args, **kw)
 
     def visit_delete(self, delete_stmt: Any, *args: Any, **kw: Any) -> Any:
         self.tables.append(delete_stmt.table)
         return super().visit_delete(delete_stmt, *args, **kw)
 
     def visit_on_conflict_do_update(self, on_conflict: Any, **kw: Any) -> Any:
-        columns, values = self.stack[-1]["selectable"].table.c, dict(on_conflict.update_values_to_set)
-        check_set(columns, values)
+        table, values = self.stack[-1]["selectable"].table, dict(on_conflict.update_values_to_set)
         for key in values:
-            if getattr(key, "key", key) not in columns:
+            if getattr(key, "key", key) not in table.c:
                 raise NumericRefused(f"set_: {getattr(key, 'key', key)!r} is no column of the table")
-        copied = on_conflict._clone()  # noqa: SLF001 - a statement is left as it is
-        copied.update_values_to_set = {key: assigned_to(columns, key, value) for key, value in values.items()}
+        copied, assign = on_conflict._clone(), _assigner(table)  # noqa: SLF001 - a statement is left as it is
+        copied.update_values_to_set = {key: assign(key, value) for key, value in values.items()}
         return super().visit_on_conflict_do_update(copied, **kw)
 
     def fetch_clause(self, select: Any, **kw: Any) -> Any:

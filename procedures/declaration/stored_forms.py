@@ -7,7 +7,7 @@ is refused when it is compiled. An expression whose type is not known is left al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from sqlalchemy import types
@@ -15,7 +15,6 @@ from sqlalchemy.sql.elements import ClauseElement, ColumnClause, Grouping
 from sqlalchemy.sql.functions import FunctionElement
 
 from procedures.errors import StatementRefused
-from procedures.numeric.operands import queries_of
 
 _KINDS: Final[tuple[tuple[str, tuple[type[Any], ...]], ...]] = (  # the first that fits
     ("Interval", (types.Interval,)), ("DateTime", (types.DateTime,)), ("Date", (types.Date,)), ("Time", (types.Time,)),
@@ -60,28 +59,6 @@ def check_cast(cast: Any) -> None:
     source, wanted = form_of(cast.clause), form_of(cast)
     if source != wanted and source in _TIMES and wanted in _TIMES:
         raise StatementRefused(f"<{cast}>: {named(source)} cannot be cast to {named(wanted)}; convert it in Python")
-
-
-def check_written(statement: Any) -> None:
-    """`check_assigned` for every expression of an INSERT or UPDATE."""
-    columns = statement.table.c
-    rows = [statement._values or {}, dict(getattr(statement, "_ordered_values", None) or ())]  # noqa: SLF001
-    for given in statement._multi_values:  # noqa: SLF001
-        rows += [row if isinstance(row, dict) else dict(zip(columns, row, strict=False)) for row in given]
-    for row in rows:
-        check_set(columns, row)
-    if getattr(statement, "select", None) is not None:
-        names = statement._select_names or columns.keys()  # noqa: SLF001
-        for query in queries_of(statement.select):
-            check_set(columns, dict(zip(names, query.selected_columns, strict=False)))
-
-
-def check_set(columns: Any, values: Mapping[Any, Any]) -> None:
-    """`check_assigned` for expressions by column, or by its name; SQLAlchemy refuses a name that is none."""
-    for key, value in values.items():
-        name = getattr(key, "key", key)
-        if name in columns:
-            check_assigned(columns[name], value)
 
 
 def check_assigned(column: Any, value: Any) -> None:

@@ -108,8 +108,6 @@ def unpack_row(idx: int, clock: int, stage: int, calls: bytes) -> SessionRow:
 
 def stored_rows(connection: apsw.Connection, *, after: int = 0, rows: int = -1) -> Iterator[SessionRow]:
     """The rows of a state file after index `after`, at most so many."""
-    if not has_sessions(connection):
-        return iter(())
     return (unpack_row(*row) for row in connection.execute(_ROWS, (after, rows)))
 
 
@@ -124,20 +122,11 @@ def known_floors(rows: Iterable[SessionRow]) -> dict[bytes, int]:
 
 def count_rows(connection: apsw.Connection) -> int:
     """How many rows of batches a state file has."""
-    if not has_sessions(connection):
-        return 0
     return int(rows_of(connection, f"SELECT count(*) FROM {TABLE} WHERE idx > 0")[0][0])  # noqa: S608 - ours
-
-
-def has_sessions(connection: apsw.Connection) -> bool:
-    """Whether the state file was opened by a version that knows sessions."""
-    return bool(rows_of(connection, "SELECT 1 FROM sqlite_master WHERE name = ?", (TABLE,)))
 
 
 def forgotten_of(connection: apsw.Connection, figures: int) -> Forgotten:
     """What row `figures` holds."""
-    if not has_sessions(connection):
-        return Forgotten()
     rows = rows_of(connection, f"SELECT calls FROM {TABLE} WHERE idx = ?", (figures,))  # noqa: S608 - ours
     return Forgotten(*struct.unpack("<Q", rows[0][0])) if rows else Forgotten()
 

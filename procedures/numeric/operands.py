@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import types
@@ -216,40 +216,32 @@ def assigned(value: Any, column: Any) -> Any:
     return value
 
 
-def assigning_statement(stmt: Any) -> Any:
-    """An INSERT or UPDATE whose expressions have the decimals of their columns."""
-    columns = stmt.table.c
+def assigning_statement(stmt: Any, assign: Callable[[Any, Any], Any]) -> Any:
+    """An INSERT or UPDATE whose values are what `assign` makes of a column's key and a value."""
 
-    def with_scales(values: Any) -> Any:
-        return {key: assigned_to(columns, key, value) for key, value in values.items()}
+    def of_row(values: Any) -> Any:
+        return {key: assign(key, value) for key, value in values.items()}
 
     copied: Any = stmt._clone()
     if copied._values:
-        copied._values = with_scales(copied._values)
+        copied._values = of_row(copied._values)
     if getattr(copied, "_ordered_values", None):
-        copied._ordered_values = [(key, assigned_to(columns, key, value)) for key, value in copied._ordered_values]
+        copied._ordered_values = [(key, assign(key, value)) for key, value in copied._ordered_values]
     if copied._multi_values:
+        columns = stmt.table.c
         copied._multi_values = tuple(
-            [with_scales(row if isinstance(row, dict) else dict(zip(columns, row, strict=False))) for row in rows]
+            [of_row(row if isinstance(row, dict) else dict(zip(columns, row, strict=False))) for row in rows]
             for rows in copied._multi_values
         )
     return copied
 
 
-def assigned_to(columns: Any, key: Any, value: Any) -> Any:
-    """`assigned`, for a column by its key; SQLAlchemy refuses a key that is none."""
-    name = getattr(key, "key", key)
-    return assigned(value, columns[name]) if name in columns else value
-
-
-def check_selected(stmt: Any) -> None:
-    """INSERT … FROM SELECT: the columns of the query have the decimals of those they fill."""
-    if stmt.select is None:
-        return
+def filled_columns(stmt: Any) -> Iterator[tuple[Any, Any]]:
+    """INSERT … FROM SELECT: each column, and what each query fills it with."""
     names = stmt._select_names or [column.key for column in stmt.table.columns]
-    for query in queries_of(stmt.select):
+    for query in () if stmt.select is None else queries_of(stmt.select):
         for name, source in zip(names, query.selected_columns, strict=False):
-            _check_filled(stmt.table.c[getattr(name, "key", name)], shape_of(source))
+            yield stmt.table.c[getattr(name, "key", name)], source
 
 
 def queries_of(query: Any) -> list[Any]:
@@ -259,7 +251,9 @@ def queries_of(query: Any) -> list[Any]:
     return [inner] if parts is None else [single for part in parts for single in queries_of(part)]
 
 
-def _check_filled(column: Any, shape: AnyShape) -> None:
+def check_filled(column: Any, source: Any) -> None:
+    """Refuses a column of a query that has other decimals than the one that it fills."""
+    shape = shape_of(source)
     exact = isinstance(column.type, ScaledNumeric)
     same = isinstance(shape, DecimalShape) and not shape.whole and shape.scale == getattr(column.type, "scale", None)
     fits = shape is NULL or same if exact else not is_decimal(shape)

@@ -48,7 +48,7 @@ _META = """CREATE TABLE _cmdlog_meta (
 _KEYS = """CREATE TABLE _cmdlog_keys (
     idx INTEGER NOT NULL PRIMARY KEY, due INTEGER NOT NULL, clock INTEGER NOT NULL, keys BLOB NOT NULL,
     outcomes BLOB) STRICT"""
-_SESSIONS = """CREATE TABLE IF NOT EXISTS _cmdlog_sessions (
+_SESSIONS = """CREATE TABLE _cmdlog_sessions (
     idx INTEGER NOT NULL PRIMARY KEY, clock INTEGER NOT NULL, stage INTEGER NOT NULL, calls BLOB NOT NULL,
     outcomes BLOB NOT NULL) STRICT"""
 _MIGRATIONS = """CREATE TABLE IF NOT EXISTS _cmdlog_migrations (
@@ -148,7 +148,6 @@ class PartitionState:
             log = StateLog(connection)
             register_numeric_functions(connection)
             _create_if_empty(connection, partition)
-            connection.execute(_SESSIONS)  # files of earlier versions lack it
             guard = Authorizer()
             connection.authorizer = guard
             return cls(path, partition, connection, log, guard)
@@ -227,6 +226,7 @@ def _create_if_empty(connection: apsw.Connection, partition: int) -> None:
     try:
         connection.execute(_META)
         connection.execute(_KEYS)
+        connection.execute(_SESSIONS)
         connection.execute("INSERT INTO _cmdlog_meta VALUES (1, ?, ?, 0, 0, 0, 0, 0)", (FORMAT, partition))
         connection.execute("COMMIT")
     except apsw.Error:

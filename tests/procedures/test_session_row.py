@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from contextlib import closing
 from pathlib import Path
 
-import apsw
 import pytest
 
 from procedures.errors import StateRefused
@@ -17,7 +15,6 @@ from procedures.idempotency.session_row import (
     Stage,
     delete_row,
     forgotten_of,
-    has_sessions,
     outcomes_of,
     put_forgotten,
     put_row,
@@ -67,11 +64,3 @@ def test_rows_of_a_state_file(tmp_path: Path) -> None:
     with pytest.raises(StateRefused, match="batch 3 are missing"):
         outcomes_of(db, 3)
     state.close()
-
-
-def test_a_file_without_the_table_has_no_sessions() -> None:
-    """As files of earlier versions, which are read before they are opened for writing."""
-    with closing(apsw.Connection(":memory:")) as db:
-        assert not has_sessions(db)
-        assert list(stored_rows(db)) == []
-        assert forgotten_of(db, SINGLE_FIGURES) == Forgotten()

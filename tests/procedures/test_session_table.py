@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -304,13 +303,3 @@ def test_packed_bodies_are_json(make_site: MakeSite) -> None:
     _, body, _ = one(site, session(1), 1, ENDED, count("a"))
     found: dict[str, Any] = orjson.loads(body)
     assert found["code"] == "session_expired"
-
-
-def test_a_file_of_an_earlier_version_gets_the_table(make_site: MakeSite, tmp_path: Path) -> None:
-    """It is made when the file is opened."""
-    site = make_site(counters(), name="s.db", policy=POLICY)
-    site.rows("DROP TABLE _cmdlog_sessions")
-    assert list(stored_rows(site.state.connection)) == []
-    site.close()
-    site = make_site(counters(), name="s.db", policy=POLICY)
-    assert one(site, session(1), 1, 0, count("a"))[0] == Status.OK

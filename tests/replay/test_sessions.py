@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 from pathlib import Path
 
 import apsw
@@ -191,16 +190,6 @@ def test_partitions_that_know_other_calls_on_all_of_them_are_refused(tmp_path: P
     node = Crafted(tmp_path, 2, policy=POLICY)
     node.called(0, {name(ONE, 1): b"1"}, {ONE: 0}, shared=True)
     assert "do not agree on the multi-partition calls they know" in refusal(node, 3)
-
-
-def test_a_state_of_an_earlier_version_has_none(tmp_path: Path) -> None:
-    """Its table is not there yet."""
-    node = Crafted(tmp_path, 2, policy=POLICY)
-    for state in node.states:
-        state.connection.execute("DROP TABLE _cmdlog_sessions")
-    assert asdict(node.policy)["session_idle_ms"] == IDLE
-    made(node, 3)
-    assert sessions_of(node.directory, 0) == {}
 
 
 def test_diff_compares_the_numbers_that_are_known(tmp_path: Path) -> None:
