@@ -17,7 +17,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any, Final
@@ -37,6 +37,7 @@ STATEMENTS_KNOWN_MAX: Final = 4096  # whose SQL is remembered
 DIALECT: Final = 1  # rules for declarations, statements and results; a change that a replay would see gets the next number
 BUNDLE_BYTES_MAX: Final = 8 << 20  # a catalog record must fit a block beside others; an application's own sources are far smaller
 
+_LEFT_OUT: Final = ("optimize", "main")  # of the JSON where they have no value
 MODULE_NAME: Final = re.compile(r"[\w -]+(\.[\w -]+)*")  # wider than Python's: `importlib` takes any file
 
 
@@ -66,7 +67,7 @@ class Bundle:
         try:
             value = orjson.loads(data)
             content = {name: value[name] for name in ("target", "modules", "packages", "sql", "procedures", "dialect")}
-            content |= {name: value[name] for name in ("optimize", "main") if name in value}
+            content |= {name: value[name] for name in _LEFT_OUT if name in value}
             bundle = cls(**content, hash=str(value["hash"]), requests=value.get("requests", {}))
             found = hash_of(content)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
@@ -91,13 +92,14 @@ def capture_bundle(db: Database, target: str | None = None) -> Bundle:
         "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in statements_of(module).items()},
         "procedures": [{"name": p.name, "parameters": list(p.parameter_names)} for p in db.procedure_list],
         "dialect": DIALECT,
-        **({"optimize": sys.flags.optimize} if sys.flags.optimize else {}),
-        **({"main": main} if (main := main_name(modules)) else {}),
+        "optimize": sys.flags.optimize,
+        "main": main_name(modules),
     }
-    size = len(orjson.dumps(content))
+    bundle = Bundle(**content, hash="")
+    size = len(orjson.dumps(content_of(bundle)))
     if size > BUNDLE_BYTES_MAX:
         raise BundleError(f"the application's own modules take {size} bytes, limit {BUNDLE_BYTES_MAX}: {', '.join(modules)}")
-    return Bundle(**content, hash=hash_of(content))
+    return replace(bundle, hash=hash_of(content_of(bundle)))
 
 
 def bundle_of(version: int, record: Mapping[str, Any]) -> Bundle:
@@ -147,16 +149,9 @@ def _check_modules(modules: object) -> None:
 
 
 def content_of(bundle: Bundle) -> dict[str, Any]:
-    return {
-        "target": bundle.target,
-        "modules": dict(bundle.modules),
-        "packages": list(bundle.packages),
-        "sql": dict(bundle.sql),
-        "procedures": list(bundle.procedures),
-        "dialect": bundle.dialect,
-        **({"optimize": bundle.optimize} if bundle.optimize else {}),
-        **({"main": bundle.main} if bundle.main else {}),
-    }
+    """What its hash is of, as JSON."""
+    content = {field.name: getattr(bundle, field.name) for field in fields(bundle) if field.name not in ("hash", "requests")}
+    return {name: value for name, value in content.items() if value or name not in _LEFT_OUT}
 
 
 def hash_of(content: Mapping[str, Any]) -> str:

@@ -109,11 +109,11 @@ class Executor:
     @property
     def key_policy(self) -> KeyPolicy:
         """Limits of the idempotency table; set it when the log brings another one, between two batches."""
-        return self._known.policy
+        return self._known.keys.policy
 
     @key_policy.setter
     def key_policy(self, policy: KeyPolicy) -> None:
-        self._known.policy = policy
+        self._known.keys.policy = policy
 
     def apply(self, batch: Invocations) -> Applied:
         """Runs a batch; on return it is committed to the state file (not synced: the log is the truth).
@@ -166,7 +166,7 @@ class Executor:
             self._batch.begin_batch()
             digest = self._run_calls(batch, catalog, run, run_calls)
             if batch.keys is not None and run_calls == self._run_straight:
-                run.keep_outcomes(batch, batch.keys, catalog.requests, self._known.policy.stored_result_bytes_max)
+                run.keep_outcomes(batch, batch.keys, catalog.requests, self._known.keys.policy.stored_result_bytes_max)
             self._batch.commit_batch(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.kept, run.kind)
         except BaseException as error:
             self._batch.undo_batch(error, lambda at: catalog.procedures[batch.procedures[at]].name)
@@ -272,10 +272,10 @@ class Executor:
                 raise tried
             if self._call.refused:
                 raise self._call.refused[0]
-            if keyed and len(body) > self._known.policy.stored_result_bytes_max:
+            if keyed and len(body) > self._known.keys.policy.stored_result_bytes_max:
                 raise ResultTooLarge(
                     f"the result has {len(body)} bytes; a call with an idempotency key may return at most "
-                    f"{self._known.policy.stored_result_bytes_max}, because its result is stored for retries"
+                    f"{self._known.keys.policy.stored_result_bytes_max}, because its result is stored for retries"
                 )
             run.bodies.append(body)
             status = int(Status.OK)

@@ -31,12 +31,11 @@ from procedures.declaration.procedure import Procedure
 from procedures.execution.outcome_bodies import describe_failure, failure_body
 from procedures.raised_errors import causes_of, class_name, is_raised, linked_to, set_trace, text_of, trace_of
 from procedures.source.distributions import is_installed
+from procedures.source.own_modules import FRAMEWORK, SAMPLES
 from procedures.statements.raised import FromSqlite
 from procedures.storage.authorizer import alternative_to
 from procedures.wire.scalar_codecs import WireError
 
-OWN_PACKAGES: Final = ("cmdlog", "procedures", "replay", "snapshot")
-SAMPLES: Final = "procedures.samples"
 TRACES_MAX: Final = 256  # of one batch; calls after that have an outcome, and no trace
 TEXTS_MAX: Final = 20  # in TEXTS_EVERY_S
 TEXTS_EVERY_S: Final = 1.0
@@ -59,7 +58,7 @@ _SCALARS: Final = (
 )  # fmt: skip
 _SORTED: Final = (dict, set, frozenset)
 _NESTED: Final = (list, tuple, *_SORTED)
-_TEXT_MAKERS: Final = (*OWN_PACKAGES, "sqlalchemy", "pydantic_core")
+_TEXT_MAKERS: Final = (*FRAMEWORK, "sqlalchemy", "pydantic_core")
 _bases_of: Final = type.__dict__["__mro__"].__get__
 _members_of: Final = type.__dict__["__dict__"].__get__
 _arguments_of: Final = BaseException.__dict__["args"].__get__
@@ -153,7 +152,7 @@ def _is_application(frame: FrameType, top: str) -> bool:
     if type(name) is not str:  # the application's own making
         return True
     package = name.partition(".")[0]
-    if package in OWN_PACKAGES:
+    if package in FRAMEWORK:
         return name.startswith(f"{SAMPLES}.")
     return bool(name) and (package == top or not (package in sys.stdlib_module_names or is_installed(frame.f_code.co_filename)))
 

@@ -105,12 +105,9 @@ class KeyRow(NamedTuple):
         return self.clock < 0
 
     def digest(self) -> int:
-        return row_digest(*self)
-
-
-def row_digest(idx: int, due: int, clock: int, kept: int, keys: bytes) -> int:
-    """A number against accidents, to be added up. Keys are random already; a checksum would take four times as long."""
-    return _keys_digest(keys, kept) + idx * _FACTORS[0] + due * _FACTORS[1] + clock * _FACTORS[2]
+        """A number against accidents, to be added up. Keys are random already; a checksum would take four times as long."""
+        by_index, by_due, by_clock = _FACTORS
+        return _keys_digest(self.keys, self.kept) + self.idx * by_index + self.due * by_due + self.clock * by_clock
 
 
 def _keys_digest(keys: bytes, kept: int) -> int:

@@ -34,15 +34,6 @@ class KnownCalls:
         self._stored = self.sessions  # the one of the last batch
         self._changed = False  # whether that batch changed it
 
-    @property
-    def policy(self) -> KeyPolicy:
-        """The limits; set them when the log brings others, between two batches."""
-        return self.keys.policy
-
-    @policy.setter
-    def policy(self, policy: KeyPolicy) -> None:
-        self.keys.policy = policy
-
     def _sessions_of(self, kind: Kind) -> SessionTable:
         return self.sessions if kind == "single" else self.shared_sessions
 
@@ -50,7 +41,7 @@ class KnownCalls:
         """The sessions that the calls of the next batch belong to, with the floors that they bring."""
         self._floors = floors
         if floors:
-            self._sessions_of(kind).begin_batch(floors, txn_ms, self.policy)
+            self._sessions_of(kind).begin_batch(floors, txn_ms, self.keys.policy)
 
     def runs_plainly(self, names: Sequence[bytes], *, kind: Kind) -> bool:
         """Whether every call of the batch simply runs; decided for all together, since that is the common case."""
@@ -88,7 +79,7 @@ class KnownCalls:
                 floors=self._floors,
                 clock=clock if kind == "single" else shared_clock,
                 txn_ms=txn_ms,
-                policy=self.policy,
+                policy=self.keys.policy,
             )
         self._floors = {}
 

@@ -40,23 +40,21 @@ class Status(IntEnum):
     SESSIONS_FULL = 5
 
 
-REFUSALS = {
-    status: orjson.dumps({"code": status.name.lower(), "message": message})
-    for status, message in (
-        (Status.KEY_REUSED, "this idempotency key belongs to a call with other parameters"),
-        (Status.SESSION_EXPIRED, "this idempotency key is too old: its outcome is no longer known; the call is not run again"),
-        (Status.SESSIONS_FULL, "the table of idempotency keys is full; try again later"),
-    )
-}
+def _refusals(reused: str, expired: str, full: str) -> dict[Status, bytes]:
+    messages = {Status.KEY_REUSED: reused, Status.SESSION_EXPIRED: expired, Status.SESSIONS_FULL: full}
+    return {status: orjson.dumps({"code": status.name.lower(), "message": message}) for status, message in messages.items()}
 
-SESSION_REFUSALS = {
-    status: orjson.dumps({"code": status.name.lower(), "message": message})
-    for status, message in (
-        (Status.KEY_REUSED, "this number of the session belongs to a call with other parameters"),
-        (Status.SESSION_EXPIRED, "the session has ended, or its client has seen the outcome of this number; the call is not run"),
-        (Status.SESSIONS_FULL, "there are too many sessions; end some, or try again later"),
-    )
-}
+
+REFUSALS: Final = _refusals(
+    "this idempotency key belongs to a call with other parameters",
+    "this idempotency key is too old: its outcome is no longer known; the call is not run again",
+    "the table of idempotency keys is full; try again later",
+)
+SESSION_REFUSALS: Final = _refusals(
+    "this number of the session belongs to a call with other parameters",
+    "the session has ended, or its client has seen the outcome of this number; the call is not run",
+    "there are too many sessions; end some, or try again later",
+)
 
 
 @dataclass(frozen=True, slots=True)

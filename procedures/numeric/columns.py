@@ -76,21 +76,24 @@ def _check_foreign_keys(table: Table) -> None:
                 )
 
 
-def _name_columns(table: Table) -> None:
-    """`column("balance")` in a CHECK or a generated column is the column of that name, with its type."""
-
+def with_columns(expression: Any, table: Table) -> Any:
+    """`column("balance") + 1` speaks of the column of that name, with its type."""
     by_name = {column.name.lower(): column for column in table.columns}
 
     def named(element: Any, **_: Any) -> Any:
         is_name = isinstance(element, ColumnClause) and element.table is None and not element.is_literal
         return by_name.get(element.name.lower()) if is_name else None
 
+    return replacement_traverse(expression, {}, named)
+
+
+def _name_columns(table: Table) -> None:
     for constraint in table.constraints:
         if isinstance(constraint, CheckConstraint):
-            constraint.sqltext = replacement_traverse(constraint.sqltext, {}, named)
+            constraint.sqltext = with_columns(constraint.sqltext, table)
     for column in table.columns:
         if column.computed is not None:
-            column.computed.sqltext = replacement_traverse(column.computed.sqltext, {}, named)
+            column.computed.sqltext = with_columns(column.computed.sqltext, table)
 
 
 def _scale_default(column: Column[Any], type_: ScaledNumeric) -> None:

@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
-from sqlalchemy import Column, ColumnClause, Identity, Integer, Table, select
+from sqlalchemy import Column, Identity, Integer, select
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql import schema as sqlalchemy_schema
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.functions import next_value
-from sqlalchemy.sql.visitors import replacement_traverse
 
 from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.columns.held_values import value_check
 from procedures.declaration.dialect import DIALECT, bind_processor_of
 from procedures.errors import DefinitionError, StatementRefused
+from procedures.numeric.columns import with_columns
 from procedures.numeric.numeric_types import ScaledNumeric
 from procedures.storage.authorizer import FUNCTIONS
 
@@ -80,20 +80,10 @@ def _check_default(column: Column[Any], name: str, default: Any) -> None:
                 f"write a function of the transaction: {name}=lambda tx: tx.now (or tx.uuid(), [], …)"
             )
     elif default.is_clause_element:
-        default.arg = _with_columns(column.table, default.arg)
+        default.arg = with_columns(default.arg, column.table)
         _check_expression(column, name, default.arg)
     else:
         _check_scalar(column, f"{name}={default.arg!r}", default.arg)
-
-
-def _with_columns(table: Table, expression: Any) -> Any:
-    """`column("version") + 1` speaks of the column of that name, with its type."""
-
-    def named(element: Any, **_: Any) -> Any:
-        is_name = isinstance(element, ColumnClause) and element.table is None and not element.is_literal
-        return table.columns[element.name] if is_name and element.name in table.columns else None
-
-    return replacement_traverse(expression, {}, named)
 
 
 def _check_expression(column: Column[Any], name: str, expression: Any) -> None:
