@@ -99,7 +99,9 @@ class BatchAttempt:
         Raises: NeedsSavepoints.
         """
         if all_numbered(keys):
-            self.straight = NumberedCalls(keys, *requests.columns(batch), self, hashed=self.hashed)
+            self.straight = NumberedCalls(
+                keys, *requests.columns(batch), hashed=self.hashed, ended=(self.statuses, self.txn_ids, self.bodies)
+            )
         else:
             self._keep_hashed(batch, keys, requests)
         if self.kept.longest() > result_bytes_max:

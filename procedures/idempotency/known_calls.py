@@ -115,4 +115,10 @@ def split_fresh(fresh: Fresh | NumberedCalls) -> tuple[Fresh, NumberedCalls | No
         of = of_keys if len(name) == KEY_BYTES else of_sessions
         of.add(name, fresh.requests[at], fresh.statuses[at], fresh.txn_ids[at], fresh.bodies[at])
     seeds, params = zip(*(fresh.parameters[name] for name in of_sessions.keys), strict=True)
-    return of_keys, NumberedCalls(tuple(of_sessions.keys), seeds, params, of_sessions, hashed=fresh.hashed)
+    return of_keys, NumberedCalls(
+        tuple(of_sessions.keys),
+        seeds,
+        params,
+        hashed=fresh.hashed,
+        ended=(of_sessions.statuses, of_sessions.txn_ids, of_sessions.bodies),
+    )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -30,15 +30,7 @@ _HEAD: Final = struct.Struct("<IBQ")
 _NOT_PARSED: Final[Any] = object()
 
 
-class OutcomeColumns(Protocol):
-    """How the calls of a batch ended."""
-
-    @property
-    def statuses(self) -> bytearray: ...
-    @property
-    def txn_ids(self) -> Sequence[int]: ...
-    @property
-    def bodies(self) -> list[bytes]: ...
+Ended = tuple[bytearray, Sequence[int], list[bytes]]  # how calls ended: statuses, transaction ids, bodies
 
 
 class NumberedCalls:
@@ -47,17 +39,11 @@ class NumberedCalls:
     __slots__ = ("bodies", "hashed", "keys", "params", "seeds", "statuses", "txn_ids")
 
     def __init__(
-        self,
-        names: Sequence[bytes],
-        seeds: Sequence[int],
-        params: Sequence[Sequence[Any]],
-        outcomes: OutcomeColumns,
-        *,
-        hashed: bool = False,
+        self, names: Sequence[bytes], seeds: Sequence[int], params: Sequence[Sequence[Any]], *, hashed: bool, ended: Ended
     ) -> None:
         """`seeds` and `params` make the hashes of the requests; where they are `hashed` the seeds are the hashes."""
         self.keys, self.seeds, self.params, self.hashed = names, seeds, params, hashed
-        self.statuses, self.txn_ids, self.bodies = outcomes.statuses, outcomes.txn_ids, outcomes.bodies
+        self.statuses, self.txn_ids, self.bodies = ended
 
     def longest(self) -> int:
         """Bytes of the longest body."""

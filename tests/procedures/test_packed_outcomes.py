@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,15 +13,6 @@ from procedures.idempotency.packed_outcomes import TXN_STEP, NumberedCalls, pack
 from procedures.wire.sent_request import sent_hash
 
 
-@dataclass
-class Ended:
-    """How calls ended."""
-
-    statuses: bytearray
-    txn_ids: list[int]
-    bodies: list[bytes]
-
-
 def calls(seed: int) -> tuple[NumberedCalls, list[Any], list[int]]:
     """Some calls, their parameters and seeds."""
     chance = random.Random(seed)
@@ -30,12 +20,12 @@ def calls(seed: int) -> tuple[NumberedCalls, list[Any], list[int]]:
     params: list[Any] = [[at, "text", None, 1.5, {"a": [at]}][: chance.randint(0, 5)] for at in range(count)]
     seeds = [chance.randrange(1 << 32) for _ in range(count)]
     step = TXN_STEP if seed % 2 else 5 * TXN_STEP
-    ended = Ended(
+    ended = (
         bytearray(chance.choice([0, 0, 1, 2]) if seed % 3 else 0 for _ in range(count)),
         [1000 + step * at for at in range(count)],
         [b"x" * chance.choice([0, 1, 300]) for _ in range(count)],
     )
-    return NumberedCalls([b""] * count, seeds, params, ended), params, seeds
+    return NumberedCalls([b""] * count, seeds, params, hashed=False, ended=ended), params, seeds
 
 
 @pytest.mark.parametrize("seed", range(30))

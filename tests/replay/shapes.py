@@ -129,7 +129,17 @@ class Crafted:
         known.begin_batch(floors, txn_ms=txn_ms, kind=kind)
         assert known.runs_plainly(list(calls), kind=kind) or not calls
         fresh = Fresh(list(calls), [1] * len(calls), [0] * len(calls), [TXN] * len(calls), calls.values())
-        kept = NumberedCalls(list(calls), [SEED] * len(calls), [[]] * len(calls), fresh) if calls else Fresh()
+        kept = (
+            NumberedCalls(
+                list(calls),
+                [SEED] * len(calls),
+                [[]] * len(calls),
+                hashed=False,
+                ended=(fresh.statuses, fresh.txn_ids, fresh.bodies),
+            )
+            if calls
+            else Fresh()
+        )
         with state.connection:
             known.store(self._index[partition], kept, clock=clock, txn_ms=txn_ms, kind=kind)
             known.accept()
