@@ -33,7 +33,7 @@ from procedures.declaration.stored_types import (
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
 from procedures.numeric.numeric_types import ScaledNumeric
-from procedures.numeric.operands import assigned, assigning_statement, check_filled, filled_columns, queries_of
+from procedures.numeric.operands import Assign, assigned, assigning_statement, check_filled, filled_columns, queries_of
 from procedures.numeric.raw_text import check_limits
 from procedures.numeric.shapes import (
     NULL,
@@ -118,7 +118,7 @@ def _check_range(over: Any) -> None:
             )
 
 
-def _assigner(table: Any) -> Callable[[Any, Any], Any]:
+def _assigner(table: Any) -> Assign:
     """Makes of a column's key and a value what the column stores, or refuses it; SQLAlchemy refuses a key that is none."""
 
     def assign(key: Any, value: Any) -> Any:

@@ -216,8 +216,11 @@ def assigned(value: Any, column: Any) -> Any:
     return value
 
 
-def assigning_statement(stmt: Any, assign: Callable[[Any, Any], Any]) -> Any:
-    """An INSERT or UPDATE whose values are what `assign` makes of a column's key and a value."""
+Assign = Callable[[Any, Any], Any]  # key of a column, value -> the value to be written
+
+
+def assigning_statement(stmt: Any, assign: Assign) -> Any:
+    """An INSERT or UPDATE with other values."""
 
     def of_row(values: Any) -> Any:
         return {key: assign(key, value) for key, value in values.items()}
