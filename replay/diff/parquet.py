@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final
 
 import apsw
@@ -156,18 +157,12 @@ def _fields(table: TableDiff, types: _Types, more: Sequence[ParquetField]) -> li
     """Names that would occur twice get underscores appended."""
     names: set[str] = set()
 
-    def old(change: RowChange) -> tuple[Any, ...] | None:
-        return change.old
-
-    def new(change: RowChange) -> tuple[Any, ...] | None:
-        return change.new
-
     def either(change: RowChange) -> tuple[Any, ...] | None:
         return change.old or change.new
 
-    width = len(table.key)
+    width, old, new = len(table.key), attrgetter("old"), attrgetter("new")
     found = [_field(types, _free(name, names), at, types.of_key(name), either) for at, name in enumerate(table.key)]
-    found.append(ParquetField(_free(CHANGE, names), types.text, lambda change: change.kind))
+    found.append(ParquetField(_free(CHANGE, names), types.text, attrgetter("kind")))
     for at, name in list(enumerate(table.columns))[width:]:
         found.append(_field(types, _free(f"old_{name}", names), at, types.of(name, 0), old))
         found.append(_field(types, _free(f"new_{name}", names), at, types.of(name, 1), new))

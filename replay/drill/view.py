@@ -21,7 +21,6 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.wal.directory.instance import INSTANCE_NAME, LOG_FOLDER, load_instance
@@ -57,25 +56,17 @@ class ViewChanged(Exception):
     """The node replaced files while they were being read."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """The names that a listing found."""
-
-    snapshots: tuple[str, ...]
-    segments: tuple[str, ...]
-
-
 def take_view(files: Files, directory: str, folder: str) -> int:
     """Makes `folder` a view of the node; returns how many listings it took.
 
     A damaged log is copied as well: the proofs name the damage. Raises: DrillNotRun; WalError, OSError.
     """
-    looks: list[_Listing] = []
+    looks: list[tuple[list[str], list[str]]] = []  # names of snapshots, of segments
     while len(looks) < LOOKS_MAX:
-        look = _Listing(tuple(_snapshot_names(files, directory)), tuple(_segment_names(files, directory)))
+        look = _snapshot_names(files, directory), _segment_names(files, directory)
         looks.append(look)
         try:
-            _fill(files, directory, folder, look)
+            _fill(files, directory, folder, *look)
             _check(files, folder)
         except (ViewChanged, FileNotFoundError, Corrupt) as error:
             if looks[-SAME_LOOKS:] == [look] * SAME_LOOKS:
@@ -102,18 +93,18 @@ def name_own_paths(error: Exception, folder: str, directory: str) -> None:
             setattr(error, name, path.replace(folder, directory))
 
 
-def _fill(files: Files, directory: str, folder: str, look: _Listing) -> None:
+def _fill(files: Files, directory: str, folder: str, snapshots: Sequence[str], segments: Sequence[str]) -> None:
     for path in (folder, os.path.join(folder, LOG_FOLDER), os.path.join(folder, SNAPSHOTS)):
         os.mkdir(path, 0o750)
-    for name in look.snapshots:
+    for name in snapshots:
         _hold(os.path.join(directory, SNAPSHOTS, name), os.path.join(folder, SNAPSHOTS, name))
     for name in (ARCHIVE, FAULTS_FOLDER, STATE_FOLDER, os.path.join(SNAPSHOTS, POINTS)):
         if files.exists(kept := os.path.join(directory, name)):
             os.symlink(kept, os.path.join(folder, name))
     _copy(files, directory, folder, [INSTANCE_NAME, os.path.join(LOG_FOLDER, HARDSTATE_NAME)], quiet=False)
-    segments = [os.path.join(LOG_FOLDER, name) for name in look.segments]
-    _copy(files, directory, folder, segments, quiet=log_bytes(files, directory) > QUICK_BYTES)
-    if set(look.segments) - set(_segment_names(files, directory)):
+    paths = [os.path.join(LOG_FOLDER, name) for name in segments]
+    _copy(files, directory, folder, paths, quiet=log_bytes(files, directory) > QUICK_BYTES)
+    if set(segments) - set(_segment_names(files, directory)):
         raise ViewChanged  # recycled, and perhaps written to while it was read
 
 

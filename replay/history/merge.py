@@ -188,7 +188,7 @@ class LogCursor:
     def _read(self, bytes_max: int, open_lanes: list[MergeLane], *, at_least_one: bool) -> bool:
         """As `read`. Once per record: names are local for that."""
         lanes, guests, records = self.lanes, self.guests, self._records
-        found, taken, open_count, lsn = self._next, 0, len(open_lanes), self.position
+        found, taken, open_count, lsn, returned = self._next, 0, len(open_lanes), self.position, False
         try:
             # A record is of a lane that is read here, of one that reads ahead for itself, or of none.
             while open_count and (taken < bytes_max or (at_least_one and not taken)):
@@ -196,8 +196,9 @@ class LogCursor:
                     found = next(records, None)
                     if found is None:
                         raise BadRecord("the log ends")
-                if guests:
-                    open_count += self._take_back(found[0])
+                if guests and self._take_back(found[0]):
+                    returned = True  # what was read is not of the lane that was asked for: whose turn it is has changed
+                    break
                 record = found[1]
                 lane = lanes.get(record.partition)
                 if lane is not None and not lane.ended:
@@ -211,7 +212,7 @@ class LogCursor:
                 lsn, found = found[0], None
         finally:
             moved, self._next, self.position = lsn != self.position, found, lsn
-        return moved
+        return moved or returned
 
     def split(self, lane: MergeLane) -> LogCursor:
         """A cursor of its own for that lane, from here on."""

@@ -40,18 +40,16 @@ def bring_up(
     wal: Log,
     *,
     live: LiveCode | None = None,
-    plan: Plan | None = None,
-    workers: int | None = None,
     progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
     purpose: Purpose = RECOVER,
 ) -> tuple[Plan, RecoveryReport]:
-    """Brings every state of the node to the end of its log, by `plan` or by one made here; `left_over` has the rest.
+    """Brings every state of the node to the end of its log, by a plan made here; `left_over` has the rest.
 
     Raises: what `plan_in_place` and `replay_in_place` raise.
     """
     target = Target(files, wal.directory)
-    found = plan_in_place(files, wal, target.trust, given=plan, purpose=purpose)
-    return found.plan, replay_in_place(target, found, live=live, workers=workers, progress=progress)
+    found = plan_in_place(files, wal, target.trust, purpose=purpose)
+    return found.plan, replay_in_place(target, found, live=live, progress=progress)
 
 
 def replay_in_place(

@@ -53,6 +53,10 @@ IDLE: Final = -2  # nothing of an application is running
 FatalCalls = Mapping[int, tuple[int, str, str]]  # index -> position, "hang" or "death", reason: a process did not survive it
 
 
+def pass_over(_partition: int, _index: int, _position: int) -> None:
+    """For a run that no other process watches."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplaySetup:
     """What the partitions of one run share."""
@@ -60,7 +64,7 @@ class ReplaySetup:
     row_digests: bool
     live_rows: LiveRows | None = None
     quarantine: QuarantineFile | None = None  # None: nothing is set aside
-    report_running: Callable[[int, int, int], None] | None = None  # partition, index, IN_BATCH before a batch, IDLE after it
+    report_running: Callable[[int, int, int], object] = pass_over  # partition, index, IN_BATCH before a batch, IDLE after it
     careful: bool = False  # … and the position before each call
     catalogs: Catalogs = field(default_factory=Catalogs)
 
@@ -186,15 +190,13 @@ class PartitionReplay:
             result = self.result
             self._before = (result.entries, result.calls, result.batches, result.digests, result.distrusted)
             self._transaction.ensure_open()
-        if self._setup.report_running is not None:
-            self._setup.report_running(self.plan.partition, record.index, IN_BATCH)
+        self._setup.report_running(self.plan.partition, record.index, IN_BATCH)
         calls = self._calls(batch)
         if record.index in self._skipped and not self._reporter.procedures(batch):
             self._pass_over(record, calls)
             return None
         applied = self._engine.executor.apply(calls)
-        if self._setup.report_running is not None:
-            self._setup.report_running(self.plan.partition, record.index, IDLE)
+        self._setup.report_running(self.plan.partition, record.index, IDLE)
         problem = None
         if digest is None:
             self._uncompared.add(record, (batch, replace(applied, bodies=[])))  # a body keeps the 4 KiB that orjson wrote it into
@@ -270,8 +272,7 @@ class PartitionReplay:
 
     def _resolve(self, record: Record, problem: BatchProblem) -> None:
         """Sets calls aside, or accepts what they do now, so that the batch can be applied. Raises: PartitionStopped."""
-        if self._setup.report_running is not None:
-            self._setup.report_running(self.plan.partition, record.index, IDLE)
+        self._setup.report_running(self.plan.partition, record.index, IDLE)
         self._go_back()
         batch = decode_batch(record)
         trials = self._trials(batch, problem)
@@ -363,15 +364,14 @@ class PartitionReplay:
         setup = self._setup
         self._call_rows = CallRows(self.state.connection) if self.aside.calls else None
         progress: Callable[[int], object] | None = self._call_rows.begin_call if self._call_rows is not None else None
-        if setup.careful and setup.report_running is not None:
+        if setup.careful:
             progress = self._report_call
         return PartitionEngine(self.state, setup.catalogs, digest_rows=setup.row_digests, policy=self._policy, progress=progress)
 
     def _report_call(self, position: int) -> None:
         if self._call_rows is not None:
             self._call_rows.begin_call(position)
-        if self._setup.report_running is not None:
-            self._setup.report_running(self.plan.partition, self.state.position.index + 1, position)
+        self._setup.report_running(self.plan.partition, self.state.position.index + 1, position)
 
     def _reopen(self) -> None:
         """Drops whatever is not committed, from the file and from memory."""

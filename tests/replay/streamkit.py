@@ -1,4 +1,4 @@
-"""Seeded logs for the merge: streams that lag, idle, are superseded or skipped, beside a plain list of what counts."""
+"""A seeded log for the merge: streams that lag, idle, are superseded or skipped, beside a plain list of what counts."""
 
 from __future__ import annotations
 
@@ -97,16 +97,16 @@ class Script:
 
 @dataclass(slots=True)
 class World:
-    """Logs, and which partition is taken from which: partition -> (log, after, upto)."""
+    """A log, and what is taken from it: partition -> (after, upto)."""
 
-    logs: list[Listed]
+    log: Listed
     scripts: dict[int, Script]
-    wanted: dict[int, tuple[int, int, int]]
+    wanted: dict[int, tuple[int, int]]
 
     def rows(self) -> list[Row]:
         """What a merge must give, by the obvious way."""
         found = []
-        for partition, (_, after, upto) in self.wanted.items():
+        for partition, (after, upto) in self.wanted.items():
             script = self.scripts[partition]
             found += [row for row in script.rows if after < row[2] <= upto and row[2:] not in script.skipped]
         return sorted(found)
@@ -114,9 +114,8 @@ class World:
     def entry_bytes_max(self) -> list[int]:
         """Of the largest entry of each wanted partition."""
         largest: dict[int, int] = {}
-        for log in self.logs:
-            for _, record in log.records:
-                largest[record.partition] = max(largest.get(record.partition, 0), len(record.raw))
+        for _, record in self.log.records:
+            largest[record.partition] = max(largest.get(record.partition, 0), len(record.raw))
         return [largest.get(partition, 0) for partition in self.wanted]
 
 
@@ -251,18 +250,17 @@ class Writer:
 
 
 def make_world(seed: int) -> World:
-    """Every partition is written to every log, in another interleaving each, and taken from one."""
+    """Several partitions, interleaved by chance."""
     chance = random.Random(seed)
     partitions = chance.randrange(1, 6)
     scripts = Writer(chance, partitions=partitions, steps=chance.randrange(5, 80)).scripts
-    logs = [Listed(interleave(chance, scripts)) for _ in range(chance.randrange(1, 4))]
-    wanted = {}
+    log, wanted = Listed(interleave(chance, scripts)), {}
     for partition, script in scripts.items():
         after = chance.choice([0, 0, chance.randrange(script.last_index + 1)])
         upto = chance.choice([script.last_index, chance.randrange(after, script.last_index + 1)])
         if chance.random() < 0.9:
-            wanted[partition] = (chance.randrange(len(logs)), after, upto)
-    return World(logs, scripts, wanted)
+            wanted[partition] = (after, upto)
+    return World(log, scripts, wanted)
 
 
 def interleave(chance: random.Random, scripts: dict[int, Script]) -> list[list[bytes]]:

@@ -172,7 +172,7 @@ def test_other_partitions_go_on_to_their_ends(rig: Rig) -> None:
         rig.forget_state(p)
     wal = Log.open(rig.files, rig.directory)
     with pytest.raises(Divergence):
-        bring_up(rig.files, wal, workers=0)
+        bring_up(rig.files, wal)
     wal.close()
     assert not rig.trust.__class__(rig.files, rig.directory).doubt(1)
     plan = make_plan(rig.files, rig.directory, RECOVER).plan
@@ -212,7 +212,7 @@ def test_batches_of_the_open_transaction_survive(rig: Rig, monkeypatch: pytest.M
     monkeypatch.setattr(partition_replay.PartitionReplay, "_run_and_undo", look)
     wal = Log.open(rig.files, rig.directory)
     with pytest.raises(Divergence):
-        bring_up(rig.files, wal, workers=0)
+        bring_up(rig.files, wal)
     wal.close()
     assert seen == [balance - 1] * 2
 

@@ -11,10 +11,11 @@ from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.log import Log
 from procedures.idempotency.known_outcome import KeyPolicy
 from replay.errors import Divergence
+from replay.plan.in_place_plan import plan_in_place
 from replay.plan.node_plan import Plan
 from replay.plan.planner import PAST, make_plan
-from replay.recover.execute import RecoveryReport
-from replay.recover.in_place import bring_up
+from replay.recover.execute import RecoveryReport, Target
+from replay.recover.in_place import replay_in_place
 from replay.state import state_lock
 from tests.replay.rig import CLOCK, DEPOSIT, DRIFT, Rig, balances_of
 
@@ -31,7 +32,9 @@ def recover(rig: Rig, *, workers: int | None = 0) -> tuple[Plan, RecoveryReport]
     """Recovery in place, as `serve` does it."""
     wal = Log.open(rig.files, rig.directory)
     try:
-        return bring_up(rig.files, wal, workers=workers)
+        target = Target(rig.files, wal.directory)
+        found = plan_in_place(rig.files, wal, target.trust)
+        return found.plan, replay_in_place(target, found, workers=workers)
     finally:
         wal.close()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import cast
 
@@ -19,11 +17,11 @@ from cmdlog.wal.ids import PARTITION_BITS
 from cmdlog.wal.log import Log
 from replay.errors import StreamDamaged
 from replay.history.merge import Merge, streams_of
-from replay.history.merge_stream import HELD_OVERHEAD_BYTES, Invocation, MergeStream
+from replay.history.merge_stream import HELD_OVERHEAD_BYTES, MergeStream
 from replay.log.scan import scan
 from replay.log.source import LogSource, open_source
 from tests.replay.rig import Feed
-from tests.replay.streamkit import Listed, Row, World, batch, make_world, ticks
+from tests.replay.streamkit import Listed, Row, batch, make_world, ticks
 from tests.waiting import PATIENCE_S
 
 SEEDS = 100
@@ -38,33 +36,20 @@ def _merge(log: Listed, wanted: Mapping[int, tuple[int, int]], **settings: int) 
     return Merge(source, streams_of(source, 1, wanted), from_block=1, **settings)
 
 
-def _merges_of(world: World, **settings: int) -> list[Merge]:
-    """One for each of its logs."""
-    of_log = [{p: at[1:] for p, at in world.wanted.items() if at[0] == number} for number in range(len(world.logs))]
-    return [_merge(log, wanted, **settings) for log, wanted in zip(world.logs, of_log, strict=True)]
-
-
 def _blind(log: Listed, *streams: MergeStream, **settings: int) -> Merge:
     """Without a first look."""
     return Merge(_source(log), streams, from_block=1, **settings)
 
 
-def _calls_of(*merges: Merge) -> list[Invocation]:
-    """Of several logs in one order; each is in order by itself."""
-    parts = [list(merge.invocations()) for merge in merges]
-    assert all(part == sorted(part, key=itemgetter(0)) for part in parts)
-    return parts[0] if len(parts) == 1 else sorted(chain.from_iterable(parts), key=itemgetter(0, 1, 2, 3))
-
-
-def _rows_of(*merges: Merge) -> list[Row]:
-    return [call[:4] for call in _calls_of(*merges)]
+def _rows_of(merge: Merge) -> list[Row]:
+    return [call[:4] for call in merge.invocations()]
 
 
 def test_merge_gives_what_the_plain_sort_gives() -> None:
     """Random logs, with lags, idle partitions, superseded suffixes, marks and skips: the sequence is the model's, row by row."""
     for seed in range(SEEDS):
         world = make_world(seed)
-        found = _rows_of(*_merges_of(world))
+        found = _rows_of(_merge(world.log, world.wanted))
         assert found == world.rows(), f"seed {seed}"
 
 
@@ -74,15 +59,13 @@ def test_window_is_kept_however_small() -> None:
     for seed in range(SEEDS):
         world = make_world(seed)
         window = random.Random(seed).choice([0, 2000, 6000, 20_000])
-        merges = _merges_of(world, window_bytes_max=window)
-        found = _rows_of(*merges)
+        merge = _merge(world.log, world.wanted, window_bytes_max=window)
+        found = _rows_of(merge)
         assert found == world.rows(), f"seed {seed}"
-        for number, merge in enumerate(merges):
-            sizes = [size for size, at in zip(world.entry_bytes_max(), world.wanted.values(), strict=True) if at[0] == number]
-            share = window // 2 // max(1, len(sizes))
-            largest = [max(share, size + HELD_OVERHEAD_BYTES) for size in sizes]
-            assert merge.held_bytes_max <= window // 2 + sum(largest), f"seed {seed}"
-            opened += merge.cursors_opened - 1
+        share = window // 2 // max(1, len(world.wanted))
+        largest = [max(share, size + HELD_OVERHEAD_BYTES) for size in world.entry_bytes_max()]
+        assert merge.held_bytes_max <= window // 2 + sum(largest), f"seed {seed}"
+        opened += merge.cursors_opened - 1
     assert opened > SEEDS / 2
 
 
@@ -91,7 +74,7 @@ def test_invocations_carry_their_parameters_and_keys() -> None:
     named = Counter[int]()
     for seed in range(SEEDS // 3):
         world = make_world(seed)
-        calls = _calls_of(*_merges_of(world))
+        calls = list(_merge(world.log, world.wanted).invocations())
         assert [(call.txn_id, call.partition, call.entry, call.position) for call in calls] == world.rows()
         for call in calls:
             assert call.params[:3] == [call.partition, call.entry, call.position]

@@ -23,12 +23,12 @@ def rig(tmp_path: Path) -> Rig:
     return rig
 
 
-def diverge(rig: Rig, workers: int = 0) -> Divergence:
+def diverge(rig: Rig) -> Divergence:
     """How a start fails."""
     wal = Log.open(rig.files, rig.directory)
     try:
         with pytest.raises(Divergence) as caught:
-            bring_up(rig.files, wal, workers=workers)
+            bring_up(rig.files, wal)
     finally:
         wal.close()
     return caught.value
@@ -62,10 +62,10 @@ def test_kept_state_goes_with_the_next_success(rig: Rig) -> None:
     stale = Path(kept_path(rig.directory, 1))
     stale.write_bytes(b"of an earlier start")
     wal = Log.open(rig.files, rig.directory)
-    bring_up(rig.files, wal, workers=0)
+    bring_up(rig.files, wal)
     assert not list(Path(rig.directory, "state").glob("*.set-aside*"))
     stale.write_bytes(b"left by a crash")
-    bring_up(rig.files, wal, workers=0)
+    bring_up(rig.files, wal)
     wal.close()
     assert not stale.exists()
 

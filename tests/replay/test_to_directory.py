@@ -13,6 +13,7 @@ from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from replay.errors import PlanOutdated, UntilUnreachable
+from replay.plan.in_place_plan import plan_in_place
 from replay.plan.node_plan import Plan, Planned
 from replay.plan.planner import PAST, RECOVER, make_plan
 from replay.plan.until import parse_until
@@ -192,7 +193,7 @@ def test_plan_in_place_that_the_log_has_outgrown_is_refused(rig: Rig) -> None:
     rig.stop()
     wal = Log.open(rig.files, rig.directory)
     with pytest.raises(PlanOutdated):
-        bring_up(rig.files, wal, plan=plan)
+        plan_in_place(rig.files, wal, rig.trust, given=plan)
     wal.close()
 
 
@@ -226,7 +227,7 @@ def test_replaced_suffix_is_not_replayed(rig: Rig) -> None:
     rig.batch(0, [(DEPOSIT, [0, 77])], live=False)
     rig.stop()
     wal = Log.open(rig.files, rig.directory)
-    plan, _ = bring_up(rig.files, wal, workers=0)
+    plan, _ = bring_up(rig.files, wal)
     wal.close()
     assert plan.partitions[0].to_index == at
     assert balances_of(rig.directory) == rig.balances

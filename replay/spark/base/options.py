@@ -102,8 +102,7 @@ NAMES: Final = (  # SPARK.md says what each of them means
 )
 _INSTEAD: Final = {"asOfTxn": "endingTxn", "asOfTimestamp": "endingTimestamp"}
 _OF_CALLS: Final = {  # option -> its counterpart of a state
-    "startingTxn": "a state has everything from the first transaction on",
-    "startingTimestamp": "a state has everything from the first transaction on",
+    **dict.fromkeys(("startingTxn", "startingTimestamp"), "a state has everything from the first transaction on"),
     "endingTxn": "write asOfTxn",
     "endingTimestamp": "write asOfTimestamp",
     "procedures": "a state is the result of all procedures",
@@ -113,16 +112,11 @@ _OF_CALLS: Final = {  # option -> its counterpart of a state
     "maxTxnsPerTrigger": "a state cannot be streamed",
 }
 _OF_CALLS_ALONE: Final = {  # option -> why a table about the log has no use for it
-    "startingTxn": "it covers the whole log",
-    "endingTxn": "it covers the whole log",
-    "startingTimestamp": "it covers the whole log",
-    "endingTimestamp": "it covers the whole log",
-    "procedures": "it has no rows of calls",
+    **dict.fromkeys(("startingTxn", "endingTxn", "startingTimestamp", "endingTimestamp"), "it covers the whole log"),
+    **dict.fromkeys(("procedures", "dedupe", "paramsFormat"), "it has no rows of calls"),
     "failOnDataLoss": "it lists what is wrong, and never fails because of it",
-    "dedupe": "it has no rows of calls",
     "includeMetadata": "its columns are always the same",
     "minPartitions": "it is small, and read in one task",
-    "paramsFormat": "it has no rows of calls",
     "maxTxnsPerTrigger": "it cannot be streamed",
 }
 _OTHER_END: Final = {  # (option, word) -> why it is refused there

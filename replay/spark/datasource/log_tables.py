@@ -135,7 +135,7 @@ def _each_fault(log: NodeLog) -> Iterator[tuple[str | None, int | None, int | No
 def _looked_through(options: ReadOptions) -> Logs:
     logs = open_logs(options.paths, fail=False)
     for log in logs.logs:
-        logs.looked_through(log, dict.fromkeys(logs.partitions), fail=False)
+        log.read(dict.fromkeys(logs.partitions), fail=False)
     return logs
 
 

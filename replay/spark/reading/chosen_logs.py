@@ -80,6 +80,7 @@ class NodeLog:
     strays: Sequence[ArchivedSegment] = ()  # before what is read, and nothing shows that it belongs there
     runs: Sequence[SegmentRun] = ()
     damages: list[Corrupt] = field(default_factory=list)
+    _is_read: bool = False
 
     @property
     def alone(self) -> bool:
@@ -127,15 +128,18 @@ class NodeLog:
             return salvage(self.files, self.directory)
 
     def read(self, floor: Floor, *, fail: bool) -> None:
-        """Looks through the segments that may hold something from the floor on. Raises: Corrupt, Recycled."""
+        """Looks once through the segments that may hold something from the floor on. Raises: Corrupt, Recycled."""
+        if self._is_read:
+            return
+        self._is_read = True
         looks: list[SegmentLook] = []
         for segment, last_block in self.segments[self._first_of(floor) :]:
-            found = looks_at(self.files, segment, last_block, anew=not fail)
-            for damage in found.damages:
+            found, damages = looks_at(self.files, segment, last_block, anew=not fail)
+            for damage in damages:
                 if fail:
                     raise damage
                 self.damages.append(damage)
-            looks += found.looks
+            looks += found
         if (broken := _broken(looks)) is not None:
             if fail:
                 raise broken
@@ -201,7 +205,6 @@ class Logs:
 
     logs: Sequence[NodeLog]
     verdict: ClusterVerdict
-    _read: set[str] = field(default_factory=set)
 
     @property
     def partitions(self) -> list[int]:
@@ -221,13 +224,6 @@ class Logs:
                 return describe_stray(stray)
         return ""
 
-    def looked_through(self, log: NodeLog, floor: Floor, *, fail: bool) -> NodeLog:
-        """The log, read once."""
-        if log.directory not in self._read:
-            self._read.add(log.directory)
-            log.read(floor, fail=fail)
-        return log
-
     def pieces(self, partition: int, floor: Floor, *, fail: bool) -> tuple[list[LogRange], list[Gap]]:
         """Where the partition's committed entries are read, the last first; and what is missing."""
         of = self.verdict.groups[partition]
@@ -241,7 +237,7 @@ class Logs:
             reached = not need or (wanted is not None and bool(found) and wanted > found[-1].base_txn)
             if number and not gaps and (reached or log.first_base(partition) >= need):
                 continue
-            log = self.looked_through(log, floor, fail=fail)
+            log.read(floor, fail=fail)
             stated = log.evidence.groups.get(partition)
             upto = self.upto(of) if not number else stated.commit if stated is not None else 0
             need, gaps = _cover(self._spans(partition, log, upto), found, gaps, need, partition)

@@ -162,7 +162,7 @@ def _raw(logs: Logs, options: ReadOptions, floor: Floor) -> Chosen:
     """Every batch of every log, committed or not, void or not."""
     wants = []
     for log in logs.logs:
-        logs.looked_through(log, floor, fail=options.fail_on_data_loss)
+        log.read(floor, fail=options.fail_on_data_loss)
         everything = {
             partition: Want(((-1, INDEX_MAX),), low or 0, _or(options.ending.of(partition), TXN_MAX))
             for partition, low in floor.items()
@@ -268,14 +268,15 @@ def unparted(logs: Logs, floor: Floor, gone: Mapping[int, Skips], *, fail: bool)
     (`replay.log.split_calls`). A log that may just lag proves nothing. A stream does not check: it reads on, and has delivered
     such a call before the logs could show it, as with a SKIP that comes later.
 
-    Raises: as `Logs.looked_through`.
+    Raises: as `NodeLog.read`.
     """
     verdicts = logs.verdict.groups
     if len(logs.partitions) < 2 or not all(of.proved for of in verdicts.values()):
         return dict(gone)
     lines: dict[int, PartitionSpan] = {}
     for partition in logs.partitions:
-        log = logs.looked_through(logs.by_directory(verdicts[partition].chosen), floor, fail=fail)
+        log = logs.by_directory(verdicts[partition].chosen)
+        log.read(floor, fail=fail)
         if log.damages:
             return dict(gone)
         lines[partition] = _span_of(log, partition, verdicts[partition].last_index)

@@ -153,16 +153,10 @@ def look_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool =
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Stretches:
-    """What can be read of one segment."""
-
-    looks: Sequence[SegmentLook]
-    damages: Sequence[Corrupt]
-
-
-def looks_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool = False) -> Stretches:
-    """The same, and after damage a scan of each stretch of good blocks. Raises: Recycled."""
+def looks_at(
+    files: Files, segment: SegmentFile, last_block: int, *, anew: bool = False
+) -> tuple[list[SegmentLook], list[Corrupt]]:
+    """The same, and after damage a scan of each stretch of good blocks; and the damages. Raises: Recycled."""
     found = [look_at(files, segment, last_block, anew=anew)]
     if found[0].damage is not None:
         places = good_blocks(files, SalvagedSegment(segment, last_block))
@@ -175,7 +169,7 @@ def looks_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool 
             found.append(_read_segment(files, segment, last_block, Spot(number, place[0], place[1].chain)))
             reached = max(number, found[-1].last_block)
     damages = {(look.damage.offset, look.damage.block): look.damage for look in found if look.damage is not None}
-    return Stretches([look for look in found if look.spots], list(damages.values()))
+    return [look for look in found if look.spots], list(damages.values())
 
 
 def txn_ids(files: Files, look: SegmentLook, partition: int, number: int) -> Sequence[int]:
