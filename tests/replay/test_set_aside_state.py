@@ -10,7 +10,9 @@ import pytest
 
 from cmdlog.wal.log import Log
 from replay.errors import Divergence
-from replay.recover.in_place import bring_up
+from replay.plan.in_place_plan import plan_in_place
+from replay.recover.execute import Target
+from replay.recover.in_place import bring_up, replay_in_place
 from replay.state.set_aside_state import kept_path
 from tests.replay.rig import DRIFT, Rig, balances_of
 
@@ -23,12 +25,14 @@ def rig(tmp_path: Path) -> Rig:
     return rig
 
 
-def diverge(rig: Rig) -> Divergence:
+def diverge(rig: Rig, workers: int = 0) -> Divergence:
     """How a start fails."""
     wal = Log.open(rig.files, rig.directory)
     try:
+        target = Target(rig.files, wal.directory)
+        found = plan_in_place(rig.files, wal, target.trust)
         with pytest.raises(Divergence) as caught:
-            bring_up(rig.files, wal)
+            replay_in_place(target, found, workers=workers)
     finally:
         wal.close()
     return caught.value

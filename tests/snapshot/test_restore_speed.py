@@ -66,7 +66,7 @@ def test_recovery_measures_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for state in Path(rig.directory, "state").iterdir():
         state.unlink()
     wal = Log.open(RealFiles(), rig.directory)
-    bring_up(RealFiles(), wal, workers=0)
+    bring_up(RealFiles(), wal)
     wal.close()
     value = orjson.loads(Path(rig.directory, "state", NAME).read_bytes())
     assert value.keys() == {"check_bytes_per_s", "restore_bytes_per_s"}
