@@ -19,7 +19,7 @@ from cmdlog.member.consensus import Consensus
 from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.member.lost_majority.unsafe_recovery import end_of
 from cmdlog.member.member_ground import MemberState
-from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.intake import Admission
 from cmdlog.node.telemetry.cluster_metrics import ClusterReading, MemberReadiness
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import EntryLog

@@ -39,7 +39,7 @@ from cmdlog.node.forwarding.forwarded_calls import Placing
 from cmdlog.node.outcome import Done, Durability, NoLeader
 from cmdlog.node.placing.local_calls import StaleReads
 from cmdlog.node.placing.router import Encoded, Placed
-from cmdlog.node.sequencing.admission import Closed
+from cmdlog.node.sequencing.intake import Closed
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route
 from cmdlog.wal.ids import BlockNumber, Lsn

@@ -21,7 +21,7 @@ from cmdlog.node.forwarding.call_sender import CallSender, WaitingCaller
 from cmdlog.node.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
 from cmdlog.node.outcome import CallRefused, Durability, NotLeading, NotReady, Reply
 from cmdlog.node.placing.router import BoundCode, Placed
-from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.intake import Admission
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route, SlotMap
 from cmdlog.raft.configuration import NodeId

@@ -24,9 +24,8 @@ from cmdlog.node.boot import Boot, ManifestFacts
 from cmdlog.node.clock import HybridClock, TimeSource
 from cmdlog.node.failure_sets import Failures
 from cmdlog.node.placing.key_owners import KeyOwners, make_owners
-from cmdlog.node.placing.local_calls import LocalCalls, LogWakeup
+from cmdlog.node.placing.local_calls import LocalCalls, LogWakeup, Readiness
 from cmdlog.node.placing.router import BoundCode, Router
-from cmdlog.node.readiness import Readiness
 from cmdlog.node.scrub.damage_repair import RepairHooks
 from cmdlog.node.scrub.log_comparison import ScrubPeers
 from cmdlog.node.scrub.scrub_plan import ScrubPlan

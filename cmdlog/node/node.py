@@ -30,7 +30,7 @@ from cmdlog.node.placing.housekeeping import Housekeeping
 from cmdlog.node.queries.query import QueryResult, RunQuery, run_query
 from cmdlog.node.replicator import Alone, Replicator
 from cmdlog.node.reporting.status import Health, StatusOverview
-from cmdlog.node.sequencing.admission import Closed
+from cmdlog.node.sequencing.intake import Closed
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.partition_health import PartitionHealth

@@ -7,8 +7,9 @@ acts on it.
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, Protocol
 
 import structlog
@@ -24,7 +25,6 @@ from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.site_faults import DIVERGED, SiteFault
 from cmdlog.node.sites.supervisor import SiteOwner
 from cmdlog.node.snapshots.snapshotter import Snapshotter
-from cmdlog.node.telemetry.recent_failures import RecentFailures
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.control_record import skip_value
 from cmdlog.wal.format.record import RecordKind, encode_digest
@@ -38,12 +38,48 @@ from procedures.idempotency.known_outcome import Status
 from replay.engine import Catalogs
 from replay.state.trust import read_position, state_path
 
+TRACES_KEPT: Final = 1024  # at most 8 MB, as a text has at most 8,000 characters
 SITE_ENDED: Final = "SiteEnded"  # the kind of error of a read that ended its site
 LEFT_OUT: Final = "the call was skipped"  # it raised nothing; the hint beside it says why
 VOIDED: Final = "a change of leader left it on some partitions alone: it is run on none, and its caller may repeat it"
 SKIP_TIMEOUT_S: Final = 30.0  # for the log to take a skip; after that the next start finds the call again
 
 log = structlog.get_logger("cmdlog.node")
+
+
+class RecentFailures:
+    """Traces of procedures that raised, for as long as somebody may ask: by the transaction that decided, the newest ones.
+
+    What is kept here is for people. An outcome is complete without it, and after a restart it is gone. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._traces: dict[int, FailureTrace] = {}  # by transaction, the oldest first
+
+    def add(self, traces: Sequence[FailureTrace]) -> None:
+        """A site has run these calls."""
+        if not traces:
+            return
+        with self._lock:
+            self._traces.update((trace.txn_id, trace) for trace in traces)
+            while len(self._traces) > TRACES_KEPT:
+                del self._traces[next(iter(self._traces))]
+
+    def trace_of(self, outcome: CallOutcome) -> FailureTrace | None:
+        """The trace of a call that raised, also when its outcome is repeated under its key; None when there is none (any more).
+
+        An exception of this process is in it the first time alone: its caller gets it, and nobody else keeps it alive.
+        """
+        if outcome.status != Status.FAILED:
+            return None
+        if outcome.trace is not None:
+            return outcome.trace
+        with self._lock:
+            found = self._traces.get(outcome.txn_id)
+            if found is not None and found.raised is not None:
+                self._traces[outcome.txn_id] = replace(found, raised=None)
+        return found
 
 
 class Replica(Protocol):

@@ -44,8 +44,8 @@ from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.background_io import remove_tree
 from snapshot.catalog import Snapshot, list_archived, list_snapshots, restore
 from snapshot.errors import SnapshotDamaged, SnapshotError
-from snapshot.lineage import fallback
 from snapshot.manifest import Manifest
+from snapshot.retention import fallback
 from snapshot.table_digest import TableDigest, open_image, table_digests
 
 ROOM_BYTES_MIN: Final = 256 << 20  # stay free on the disk, which may be the running node's

@@ -36,9 +36,9 @@ from snapshot.archive_layout import ARCHIVE
 from snapshot.background_io import remove_tree
 from snapshot.catalog import FOLDER as SNAPSHOTS
 from snapshot.catalog import list_snapshots
-from snapshot.lineage import fallback
 from snapshot.manifest import parse_name
 from snapshot.recovery_points import FOLDER as POINTS
+from snapshot.retention import fallback
 
 LOOKS_MAX: Final = 50  # a look at a small log takes milliseconds, and a large log turns around in minutes
 SAME_LOOKS: Final = 3  # as many in a row that fail alike are no race

@@ -11,7 +11,7 @@ import pytest
 from cmdlog.member.member_calls import place_apart
 from cmdlog.node.outcome import Done, NoLeader, NotReady, Overloaded, Reply
 from cmdlog.node.placing.router import Placed
-from cmdlog.node.sequencing.admission import Closed
+from cmdlog.node.sequencing.intake import Closed
 from cmdlog.wal.errors import WalError
 from tests.member.asked_consensus import AskedConsensus, leader_reads
 from tests.member.members import Members, member_of, members

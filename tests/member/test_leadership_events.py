@@ -9,7 +9,7 @@ import pytest
 
 from cmdlog.member.leading.leadership_events import NAMELESS_TICKS, LeadershipEvents
 from cmdlog.node.outcome import CallRefused, NoLeader, NotLeading, NotReady, Reply
-from cmdlog.node.sequencing.admission import Closed
+from cmdlog.node.sequencing.intake import Closed
 from cmdlog.raft.configuration import NodeId
 
 US, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)

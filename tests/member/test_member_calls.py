@@ -23,7 +23,7 @@ from cmdlog.node.outcome import (
     Reply,
     UnknownOutcome,
 )
-from cmdlog.node.sequencing.admission import Closed
+from cmdlog.node.sequencing.intake import Closed
 from cmdlog.node.slot_map import make_routes
 from cmdlog.raft import RaftSettings
 from cmdlog.wal.ids import MILLIS_SHIFT

@@ -28,7 +28,7 @@ from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.format.record import RecordKind
 from replay.state.trust import state_path
-from snapshot import lineage
+from snapshot import retention
 from snapshot.catalog import FOLDER, Snapshot, list_snapshots, restore
 from snapshot.manifest import size_and_crc
 from snapshot.table_digest import TableDigest, open_image, table_digests
@@ -135,8 +135,8 @@ def test_wish_is_answered_with_what_is_committed(cluster: Members) -> None:
 
 def test_restored_copy_equals_the_states(cluster: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every table of every partition; the snapshots are chains, since deltas were taken between calls."""
-    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
-    monkeypatch.setattr(lineage, "ROWS_SHARE", 100.0)
+    monkeypatch.setattr(retention, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(retention, "ROWS_SHARE", 100.0)
     node = cluster.leader()
     admit(node)
     for round_ in range(3):

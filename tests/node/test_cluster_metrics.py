@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS, ClusterReading, cluster_samples
+from cmdlog.node.telemetry.cluster_metrics import (
+    CLUSTER_METRICS,
+    ClusterReading,
+    MetricRow,
+    cluster_samples,
+    counter_row,
+    gauge_row,
+    times_row,
+)
 from cmdlog.node.telemetry.stage_timings import SECONDS, Histogram
 from cmdlog.wal.ids import CLUSTER_GROUP
 
@@ -147,3 +155,13 @@ def test_elections_have_a_zero_before_the_first() -> None:
     assert samples()["cmdlog_cluster_elections_total"] == {("election_timeout",): 0}
     found = samples(elections={"election_timeout": 2, "transfer": 1})
     assert found["cmdlog_cluster_elections_total"] == {("election_timeout",): 2, ("transfer",): 1}
+
+
+# -- Rows of the table of metrics are what their makers say
+
+
+def test_rows_have_their_type_labels_and_buckets() -> None:
+    """Only a histogram has buckets: those of all times."""
+    assert counter_row("a_total", "what", "x", "y") == MetricRow("a_total", "counter", ("x", "y"), "what")
+    assert gauge_row("a", "what") == MetricRow("a", "gauge", (), "what")
+    assert times_row("a_seconds", "what") == MetricRow("a_seconds", "histogram", (), "what", SECONDS)

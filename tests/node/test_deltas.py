@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.node.node import Node
-from snapshot import lineage
+from snapshot import retention
 from tests.node.rig import ask, counters, kill, open_node
 from tests.waiting import wait_for
 
@@ -20,8 +20,8 @@ ROWS = 40
 @pytest.fixture(autouse=True)
 def small_states_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small state is snapshotted as if it were a large one."""
-    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
-    monkeypatch.setattr(lineage, "ROWS_SHARE", 100.0)
+    monkeypatch.setattr(retention, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(retention, "ROWS_SHARE", 100.0)
 
 
 def work(node: Node, times: int = 1) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from cmdlog.node.outcome import CallOutcome, CallRefused, NotReady, UnknownOutcome
 from cmdlog.node.sequencing import replicated_pipelines
-from cmdlog.node.sequencing.admission import Closed
+from cmdlog.node.sequencing.intake import Closed
 from cmdlog.node.sequencing.replicated_pipelines import ReplicatedPipelines
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record, encode_empty

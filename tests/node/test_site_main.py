@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import select
 import socket
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import orjson
@@ -14,11 +16,13 @@ import pytest
 from cmdlog.node.sites.frames import FrameKind, FrameReader, encode_frame
 from cmdlog.node.sites.site_executor import Site
 from cmdlog.node.sites.site_faults import SiteFault
-from cmdlog.node.sites.site_main import SiteProcess
+from cmdlog.node.sites.site_main import SiteProcess, load_alone
 from cmdlog.node.sites.site_progress import BUSY, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ
 from cmdlog.wal.format.record import Record, RecordKind, encode_json, encode_record
-from procedures.errors import EnvironmentFault
+from procedures.code.bundle import capture_bundle
+from procedures.errors import BundleError, EnvironmentFault
 from snapshot.capture.capture import IDLE_PAUSE_S
+from tests.node.deployed import make_version
 
 
 class Copying:
@@ -155,3 +159,24 @@ def test_site_that_ends_in_a_read_names_it(monkeypatch: pytest.MonkeyPatch) -> N
         (frame,) = FrameReader().feed(ours.recv(1 << 16))
     said = SiteFault(**orjson.loads(frame.payload))
     assert (frame.kind, said.kind, said.partition, said.index, said.read) == (FrameKind.FAULT, "memory", 3, 0, 41)
+
+
+# -- Code is imported as a recovery imports it
+
+
+def test_code_is_loaded_in_an_empty_folder_without_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards the process is where it was, and searches what it searched, and what the code has added."""
+    empty, own, added = tmp_path / "empty", tmp_path / "own", "/added by the code"
+    monkeypatch.chdir(tmp_path)
+    empty.mkdir()
+    own.mkdir()
+    (own / "only_there.py").touch()
+    monkeypatch.setattr(sys, "path", [str(own), *sys.path])
+    look = f"import os, sys\nassert '__file__' in globals() or os.getcwd() == {str(empty)!r}\nsys.path.append({added!r})"
+    load_alone(capture_bundle(make_version(tmp_path, 1, tables=look)[0]), [str(own)], str(empty))
+    assert (Path.cwd(), sys.path[0]) == (tmp_path, str(own))
+    assert added in sys.path
+    needs = capture_bundle(make_version(tmp_path, 2, tables="if '__file__' not in globals(): import only_there")[0])
+    with pytest.raises(BundleError, match="only_there"):
+        load_alone(needs, [str(own)], str(empty))
+    assert os.listdir(empty) == []

@@ -29,7 +29,7 @@ from replay.drill.proofs import NoRoom
 from replay.drill.report import FOLDER, DrillReport, Proof, alone, last_proven, last_report
 from replay.plan.planner import make_plan
 from replay.recover.execute import execute
-from snapshot import lineage
+from snapshot import retention
 from snapshot.archive.archive_retention import write_promise
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest, file_entry
 from snapshot.table_digest import open_image, table_digests
@@ -180,8 +180,8 @@ def test_image_whose_rows_are_not_those_of_its_manifest_is_caught(tmp_path: Path
 
 def test_chain_of_deltas_is_proven_and_a_wrong_row_in_it_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Newest state and second proof come from deltas on images of their own. What a delta makes its manifest does not say."""
-    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
-    monkeypatch.setattr(lineage, "ROWS_SHARE", 10.0)
+    monkeypatch.setattr(retention, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(retention, "ROWS_SHARE", 10.0)
     directory, kinds = tmp_path / "chained", []
     with cmdlog.open(directory, bank.db, partitions=1, segments=4, segment_bytes=4 << 20) as opened:
         opened.call("open_accounts", branch=1, first=0, count=100, savings=5, checking=5)

@@ -23,8 +23,8 @@ from snapshot.capture.delta import DeltaCapture
 from snapshot.capture.image import ImageCapture
 from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, free_path, list_snapshots, temporary_path
-from snapshot.lineage import Wish, next_wish
 from snapshot.manifest import DATA_NAME
+from snapshot.retention import Wish, next_wish
 from snapshot.table_digest import TableDigest, open_image, table_digests
 from tests.procedures.sites import START_MS, Call, Site, uuid7
 

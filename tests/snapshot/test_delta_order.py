@@ -9,7 +9,7 @@ import pytest
 
 from cmdlog.node.background import idle_process
 from procedures.storage.changed_keys import Changes
-from snapshot import lineage
+from snapshot import retention
 from snapshot.capture.delta import DeltaCapture
 from snapshot.catalog import list_snapshots
 from tests.node.snapshots.thread import FILES, US, Node
@@ -19,8 +19,8 @@ from tests.node.snapshots.thread import FILES, US, Node
 def small_states_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small state is snapshotted as if it were a large one; on a busy machine nothing waits long for time nobody else wants."""
     monkeypatch.setattr(idle_process, "ASKED_S", 0.0)
-    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
-    monkeypatch.setattr(lineage, "ROWS_SHARE", 100.0)
+    monkeypatch.setattr(retention, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(retention, "ROWS_SHARE", 100.0)
 
 
 def write_delta(node: Node, partition: int, ident: int) -> None:

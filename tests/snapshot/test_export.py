@@ -25,7 +25,7 @@ from cmdlog.wal.errors import NotEmpty
 from cmdlog.wal.files import RealFiles
 from procedures.samples import bank
 from snapshot import export as module
-from snapshot import lineage
+from snapshot import retention
 from snapshot.catalog import Snapshot, list_snapshots
 from snapshot.errors import SnapshotDamaged
 from snapshot.export import BadValue, ExportError, ExportProgress, ParquetMissing, export
@@ -206,8 +206,8 @@ def test_table_that_is_not_declared_any_more_has_the_types_of_sqlite(node: str, 
 
 def test_delta_is_exported_as_the_state_that_it_makes_of_its_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows, those of the base and those that changed since, as the newest snapshot has them; nothing else is left."""
-    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
-    monkeypatch.setattr(lineage, "ROWS_SHARE", 10.0)
+    monkeypatch.setattr(retention, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(retention, "ROWS_SHARE", 10.0)
     with cmdlog.open(tmp_path / "bank", bank.db, partitions=1, segments=4, segment_bytes=4 << 20) as opened:
         opened.call("open_accounts", branch=1, first=0, count=10, savings=5, checking=5)
         opened.node.take_snapshot()

@@ -13,13 +13,12 @@ import pytest
 from cmdlog.wal.errors import WriteFailed
 from cmdlog.wal.format.checked_json import encode_checked
 from procedures.storage.state import PartitionState
-from snapshot import lineage
+from snapshot import retention
 from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, check, clean, free_path, restore
 from snapshot.errors import SnapshotDamaged
-from snapshot.lineage import fallback, independent, next_wish
 from snapshot.manifest import CRC_KEY, MANIFEST_NAME, decode_manifest, encode_manifest
-from snapshot.retention import anchor_block, retain
+from snapshot.retention import anchor_block, fallback, independent, next_wish, retain
 from snapshot.table_digest import TableDigest
 from tests.snapshot.crashes import CrashingFiles, flip, seal_process
 from tests.snapshot.deltas import FILES, KEYS, TABLES, Partition, digests_of
@@ -30,8 +29,8 @@ Truth = dict[str, dict[str, TableDigest]]  # name -> what the state held there
 @pytest.fixture
 def partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Partition]:
     """A small partition that is snapshotted as if it were a large one."""
-    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
-    monkeypatch.setattr(lineage, "ROWS_SHARE", 100.0)
+    monkeypatch.setattr(retention, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(retention, "ROWS_SHARE", 100.0)
     partition = Partition(tmp_path)
     partition.apply([[("put", table, key, key) for table in TABLES for key in range(KEYS)]])
     yield partition
@@ -244,7 +243,7 @@ def test_chain_is_bounded_in_deltas_and_in_rows(partition: Partition, monkeypatc
     assert next_wish(partition.listed(), "x")[1] is not None
     for name, value in (("DELTAS_MAX", 1), ("ROWS_SHARE", 0.01), ("IMAGE_BYTES_MIN", 1 << 30)):
         with monkeypatch.context() as patch:
-            patch.setattr(lineage, name, value)
+            patch.setattr(retention, name, value)
             wish, base = next_wish(partition.listed(), "x")
             assert (wish.base, base) == (None, None), name
             assert wish.keep == tuple(s.index for s in partition.listed()[-2:])

@@ -14,7 +14,7 @@ from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.member.leading.leadership_transfer import LeadershipTransfer
 from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import NoLeader, NotLeading, NotReady
-from cmdlog.node.sequencing.admission import Closed
+from cmdlog.node.sequencing.intake import Closed
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.raft.configuration import NodeId
 

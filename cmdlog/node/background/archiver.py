@@ -42,6 +42,7 @@ from cmdlog.wal.opening.survey import SegmentFile
 from snapshot.archive import archive_retention
 from snapshot.archive.archive import (
     ArchiveFolder,
+    ArchiveIndex,
     add_segment,
     add_snapshot,
     begins_empty,
@@ -51,7 +52,6 @@ from snapshot.archive.archive import (
     remove_folder,
     remove_segment,
 )
-from snapshot.archive.archive_index import ArchiveIndex
 from snapshot.archive.segment_copy import CopiedSegment
 from snapshot.archive_layout import manifest_bytes_max, run_before
 from snapshot.catalog import Snapshot, remove

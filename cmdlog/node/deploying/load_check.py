@@ -21,7 +21,7 @@ import structlog
 import cmdlog
 from cmdlog.child_process import DEVNULL, PIPE, ChildProcess, describe_end, describe_late_start
 from cmdlog.node.boot import Boot, live_code
-from cmdlog.node.sites.trial_load import load_alone
+from cmdlog.node.sites.site_main import load_alone
 from cmdlog.whole_line_stdout import answer, find_answer
 from procedures import Database
 from procedures.code.bundle import Bundle

@@ -12,18 +12,69 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import structlog
+
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.outcome import Done, Durability
+from cmdlog.node.outcome import Done, Durability, NotReady
 from cmdlog.node.placing.router import BoundCode, Encoded, Placed, Router
 from cmdlog.node.queries.query import RunQuery, limits_of
-from cmdlog.node.readiness import Readiness
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route
+from cmdlog.operator_error import full_text
 from cmdlog.procedure_calls import QueryParameters
 from cmdlog.wal.errors import WalError
 from replay.state.trust import state_path
 
+log = structlog.get_logger("cmdlog.node")
 T = TypeVar("T")
+
+
+class Readiness:
+    """Whether the node takes part in anything: it starts, serves, is closed, or has failed, and then stays so. Any thread.
+
+    The parts of the node know this object, and not the node.
+    """
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None  # why the node is wedged
+        self.ready = False  # calls are accepted
+        self._closes = self._ended = False
+        self._watchers: list[Callable[[BaseException], None]] = []
+
+    def accept_calls(self) -> None:
+        """The node serves."""
+        self.ready = True
+
+    def begin_close(self) -> bool:
+        """The node closes, and serves what comes meanwhile; False when it has begun to before."""
+        before, self._closes = self._closes, True
+        return not before
+
+    def refuse_calls(self) -> None:
+        """No call is accepted any more."""
+        self.ready, self._ended = False, True
+
+    def check_ready(self) -> None:
+        """Raises: NotReady."""
+        if not self.ready:
+            raise NotReady("the node is closed" if self._ended else "the node is still starting")
+
+    def check_serving(self) -> None:
+        """Raises: NotReady, also when the node has failed."""
+        self.check_ready()
+        if self.error is not None:
+            raise NotReady(f"the node must be restarted: {full_text(self.error)}")
+
+    def watch_failure(self, watch: Callable[[BaseException], None]) -> None:
+        """`watch` is called when the node fails, in any thread; `error` says whether it has failed before."""
+        self._watchers.append(watch)
+
+    def fail(self, error: BaseException) -> None:
+        """The log, a site or consensus has failed for good."""
+        self.error = error
+        log.error("node_failed", reason=full_text(error), kind=type(error).__name__)
+        for watch in self._watchers:
+            watch(error)
 
 
 class LogWakeup:

@@ -27,8 +27,15 @@ from prometheus_client.registry import Collector
 
 from cmdlog.node.reporting.status import StatusOverview, fill_of, held_by
 from cmdlog.node.scrub.file_scan import ScrubKind
-from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS, cluster_samples
-from cmdlog.node.telemetry.metric_rows import MetricRow, Samples, counter_row, gauge_row, times_row
+from cmdlog.node.telemetry.cluster_metrics import (
+    CLUSTER_METRICS,
+    MetricRow,
+    Samples,
+    cluster_samples,
+    counter_row,
+    gauge_row,
+    times_row,
+)
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import BYTES, CALLS, OUTCOMES, SECONDS, Histogram
 from cmdlog.wal.ids import txn_millis

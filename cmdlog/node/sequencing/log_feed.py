@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cmdlog.node.outcome import CallOutcome, Done, Reply
-from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.block_builder import BlockBuilder, ControlRecords, Opening, Taken, size_of
 from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, EXECUTED, Flight, answer
+from cmdlog.node.sequencing.intake import Admission
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.telemetry.stage_timings import StageTimings

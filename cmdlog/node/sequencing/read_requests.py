@@ -14,9 +14,9 @@ from typing import Final
 import orjson
 
 from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, NotReady, Overloaded, Reply, UnknownOutcome
-from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.block_builder import Opening
 from cmdlog.node.sequencing.flight import Read
+from cmdlog.node.sequencing.intake import Admission, Closed
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, PipelineSet
 from cmdlog.node.sites.site_faults import ReadSuspects, SiteFault
 from cmdlog.node.telemetry.stage_timings import StageTimings

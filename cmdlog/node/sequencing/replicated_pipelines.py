@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cmdlog.node.outcome import CallRefused, Done, NotReady, UnknownOutcome
-from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.block_builder import BlockBuilder
 from cmdlog.node.sequencing.flight import Flight
+from cmdlog.node.sequencing.intake import Admission, Closed
 from cmdlog.node.sequencing.log_feed import LogFeed
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests

@@ -26,9 +26,8 @@ from collections.abc import Callable, Iterable
 
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallRefused, Done, NotReady, UnknownOutcome
-from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.block_builder import BlockBuilder, Opening
-from cmdlog.node.sequencing.intake import Intake
+from cmdlog.node.sequencing.intake import Admission, Closed, Intake
 from cmdlog.node.sequencing.log_feed import LogFeed, SequencerStart
 from cmdlog.node.sequencing.partition_pipeline import Deliver, Limits, LogControls, PartitionPipeline, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests

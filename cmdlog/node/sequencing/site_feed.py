@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from cmdlog.node.outcome import CallRefused, Done, NotReady, Reply, UnknownOutcome
-from cmdlog.node.sequencing.admission import Admission, Closed
 from cmdlog.node.sequencing.flight import Flight, RawOutcome, answer
+from cmdlog.node.sequencing.intake import Admission, Closed
 from cmdlog.node.sequencing.log_feed import LogFeed
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests

@@ -33,7 +33,7 @@ from replay.state.state_lock import ReaderGate
 from snapshot.capture.capture import IDLE_PAUSE_S
 from snapshot.capture.delta import DeltaCapture
 from snapshot.capture.image import ImageCapture
-from snapshot.lineage import Wish
+from snapshot.retention import Wish
 
 Progress = Callable[[int], object]
 Tick = Callable[[], bool]

@@ -17,6 +17,7 @@ import os
 import select
 import socket
 import sys
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -26,21 +27,56 @@ from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
 from cmdlog.node.sites.site_progress import BUSY, HANDLED, INDEX, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
-from cmdlog.node.sites.trial_load import load_alone
 from cmdlog.signal_handlers import STOPS, ignore
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record
 from cmdlog.wal.system.line_queue import end_output, queue_output
 from procedures import Database
 from procedures.code.bundle import Bundle
+from procedures.code.loaded_modules import load_bundle
 from procedures.errors import BundleError, EnvironmentFault, ProceduresError
+from procedures.execution.call_settings import standard_settings
 from procedures.execution.executor import Applied
 from procedures.execution.process_guard import end_children
 from replay.engine import CatalogMissing, Catalogs
 from replay.state.state_lock import StateLock
-from snapshot.lineage import Wish
+from snapshot.retention import Wish
 
 READ_BYTES: Final = 1 << 16  # a longer buffer comes from the system each time, which takes longer than the call
+
+
+def load_alone(bundle: Bundle, own_folders: Collection[str], empty: str) -> Database:
+    """New code, loaded as a recovery will load it: from the log alone.
+
+    What the log does not hold is missed before the first call is logged, not when a replay needs it. So the process is in an
+    empty folder while the code is imported, and the program's own folders are not searched. `own_folders`: real paths; `empty`:
+    a folder. Raises: BundleError.
+    """
+    with _inside(empty), _without(own_folders), standard_settings():
+        return load_bundle(bundle)
+
+
+@contextlib.contextmanager
+def _inside(folder: str) -> Iterator[None]:
+    """The folder that the process was in may be gone, or unreadable: it has no path then."""
+    here = os.open(".", os.O_PATH | os.O_CLOEXEC)
+    try:
+        os.chdir(folder)
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
+
+
+@contextlib.contextmanager
+def _without(folders: Collection[str]) -> Iterator[None]:
+    """What the code adds to the path meanwhile stays."""
+    left_out = [folder for folder in sys.path if os.path.realpath(folder) in folders]
+    sys.path[:] = [folder for folder in sys.path if folder not in left_out]
+    try:
+        yield
+    finally:
+        sys.path[:0] = left_out
 
 
 class SiteProcess:

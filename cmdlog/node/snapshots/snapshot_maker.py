@@ -29,8 +29,8 @@ from cmdlog.wal.log import Log
 from cmdlog.work_progress import Followed
 from snapshot.catalog import Snapshot, free_path
 from snapshot.errors import SnapshotFailed
-from snapshot.lineage import Wish
 from snapshot.manifest import IMAGE_NAME
+from snapshot.retention import Wish
 
 LOOK_EVERY_S: Final = 0.5  # whether what is waited for has become impossible
 PACE_EVERY_S: Final = 0.5  # how fast a capture follows what presses

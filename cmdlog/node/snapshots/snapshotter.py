@@ -13,7 +13,7 @@ One rule: the log gives nothing up before the proof of its replacement is durabl
 A site executes ahead of the disk. So an image may hold what a power cut takes, and gets no name before it cannot. A log without
 room for the mark goes without: the snapshot that makes room needs none.
 
-The anchor is the block of the newest snapshot that shares no file with the newest one (`snapshot.lineage`), in general the
+The anchor is the block of the newest snapshot that shares no file with the newest one (`snapshot.retention`), in general the
 second-newest, so that a damaged newest one falls back to its predecessor and a longer log. Any entry after an image lies in the
 image's `log_block` or later; for an idle partition that is the log's last block, or an idle partition would hold the whole log.
 
@@ -55,10 +55,9 @@ from snapshot.archive.archive import bytes_of
 from snapshot.capture.capture import BUSY_SHARE
 from snapshot.catalog import Snapshot, clean, describe_snapshot, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
-from snapshot.lineage import next_wish
 from snapshot.manifest import DELTA_NAME, parse_created
 from snapshot.recovery_points import Point, describe_points, keep_points, list_points, write_point
-from snapshot.retention import anchor_block, retain
+from snapshot.retention import anchor_block, next_wish, retain
 from snapshot.space_reserve import Reserve, wanted_bytes
 
 LOOK_EVERY_S: Final = 0.5  # at the log's fill; a segment of 16 MiB takes about as long at full speed

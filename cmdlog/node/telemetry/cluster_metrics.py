@@ -1,4 +1,4 @@
-"""Metrics of a node that is one of several: their rows, and the samples of one reading.
+"""Rows of the table of metrics; those of a node that is one of several, and the samples of one reading.
 
 One rule: a reading is what `/v1/status` shows under `cluster`; nothing is asked for metrics alone. A node alone has no samples.
 """
@@ -6,19 +6,47 @@ One rule: a reading is what `/v1/status` shows under `cluster`; nothing is asked
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
-from cmdlog.node.telemetry.metric_rows import MetricRow, Samples, counter_row, gauge_row, times_row
-from cmdlog.node.telemetry.stage_timings import Histogram
+from cmdlog.node.telemetry.stage_timings import SECONDS, Histogram
 from cmdlog.wal.ids import CLUSTER_GROUP
 
+Kind = Literal["counter", "gauge", "histogram"]
+Samples = Iterable[tuple[Sequence[str], Any]]  # label values, and a number or a Histogram
 FIRST_REASON: Final = "election_timeout"  # of elections: a rate needs its zero
 SETTLED: Final = "member"  # states of a member
 REMOVED: Final = "removed"
 FORWARDED: Final = {"out": "sent", "in": "taken"}
 FORWARDED_NOW: Final = {"out": "waiting", "in": "placed"}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One metric of the table."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    meaning: str
+    bounds: Sequence[float] = ()  # of a histogram's buckets
+
+
+def counter_row(name: str, meaning: str, *labels: str) -> MetricRow:
+    """A number that only grows."""
+    return MetricRow(name, "counter", labels, meaning)
+
+
+def gauge_row(name: str, meaning: str, *labels: str) -> MetricRow:
+    """A number of this moment."""
+    return MetricRow(name, "gauge", labels, meaning)
+
+
+def times_row(name: str, meaning: str, *labels: str) -> MetricRow:
+    """A histogram of seconds."""
+    return MetricRow(name, "histogram", labels, meaning, SECONDS)
+
 
 CLUSTER_METRICS: Final[tuple[MetricRow, ...]] = (
     gauge_row("cmdlog_cluster_state", "1 for the state of this member: configuring or running", "state"),

@@ -35,7 +35,7 @@ from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome, Done, NoLeader, Reply
 from cmdlog.node.placing.key_owners import make_owners
 from cmdlog.node.placing.router import BoundCode, Router
-from cmdlog.node.sequencing.admission import Closed
+from cmdlog.node.sequencing.intake import Closed
 from cmdlog.node.sequencing.log_feed import SequencerStart
 from cmdlog.node.sequencing.partition_pipeline import Limits, LogControls, PartitionPipeline
 from cmdlog.node.sequencing.sequencer import Sequencer

@@ -16,7 +16,7 @@ from cmdlog.node.background import idle_process
 from cmdlog.node.background.snapshot_schedule import LogView
 from cmdlog.node.snapshots import snapshot_maker
 from replay.state.trust import state_path
-from snapshot import lineage
+from snapshot import retention
 from snapshot.errors import SnapshotFailed
 from snapshot.recovery_points import list_points
 from snapshot.space_reserve import Reserve
@@ -264,8 +264,8 @@ def test_stop_during_a_capture_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_delta_that_fails_is_followed_by_a_whole_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is wrong with a delta may stay so: it is not asked for again before a whole image was made, or has failed as well."""
-    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
-    monkeypatch.setattr(lineage, "ROWS_SHARE", 100.0)
+    monkeypatch.setattr(retention, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(retention, "ROWS_SHARE", 100.0)
     node = Node(tmp_path)
     for _ in range(2):
         node.apply()

@@ -25,7 +25,7 @@ from cmdlog.wal.log import Log
 from procedures.storage.state import PartitionState, Position
 from snapshot.capture.image import ImageCapture
 from snapshot.catalog import check, list_snapshots, remove
-from snapshot.lineage import Wish
+from snapshot.retention import Wish
 from tests.waiting import PATIENCE_S
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
