@@ -147,19 +147,6 @@ def echo(reader: ThreadReader, channel: Channel, got: list[int]) -> None:
     reader.add(channel, readable)
 
 
-def test_a_thread_reads_and_flushes(pair: tuple[Channel, socket.socket]) -> None:
-    """With no event loop a thread reads what comes and sends what waited."""
-    channel, theirs = pair
-    reader, got = ThreadReader(), list[int]()
-    echo(reader, channel, got)
-    for ident in range(100):
-        channel.send(frame(ident, size=1000))
-    assert receive_idents(theirs, 100) == list(range(100))
-    theirs.sendall(frame(7))
-    wait_for(lambda: got == [7])
-    reader.close()
-
-
 def test_the_reading_thread_survives_word_about_a_lost_channel(pair: tuple[Channel, socket.socket]) -> None:
     """A peer that dies with data waiting for it does not take the thread, which still serves the others, along."""
     channel, theirs = pair
@@ -194,47 +181,7 @@ def test_word_left_by_many_never_blocks_the_reader() -> None:
     reader.close()
 
 
-def test_an_event_loop_reads_flushes_and_forgets(pair: tuple[Channel, socket.socket]) -> None:
-    """The loop serves a channel like the thread does, and late word about a removed one touches no descriptor."""
-    channel, theirs = pair
-    got: list[int] = []
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        reader = LoopReader(loop)
-        ended = loop.create_future()
-
-        def readable() -> None:
-            frames = channel.receive()
-            if frames is None:
-                reader.remove(channel)
-                ended.set_result(None)
-                return
-            got.extend(f.ident for f in frames)
-
-        reader.add(channel, readable)
-        for ident in range(100):
-            channel.send(frame(ident, size=1000))
-        assert await asyncio.to_thread(receive_idents, theirs, 100) == list(range(100))
-        theirs.sendall(frame(7))
-        channel.send(frame(8, size=1 << 20))
-        theirs.close()
-        await asyncio.wait_for(ended, WAIT_S)
-        descriptor = channel.fileno()
-        channel._want_write(True)
-        channel.close()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert loop.remove_writer(descriptor) is False
-        reader.close()
-        await asyncio.sleep(0)
-
-    asyncio.run(main())
-    assert got == [7]
-    channel._want_write(True)  # the loop is closed: nobody hears it
-
-
-# -- Whoever watches the sockets to the sites sees everything that a site said, and its end
+# -- who watches sees everything that a site said, and its end ------------------------------------------------------------
 
 Reader = LoopReader | ThreadReader
 MESSAGE = encode_frame(FrameKind.FAULT, b"{}")
@@ -324,3 +271,16 @@ def test_what_the_socket_does_not_take_at_once_arrives(open_reader: Callable[[],
         theirs.close()
         assert seen.get(timeout=WAIT_S) is None
         channel.close()
+
+
+@pytest.mark.parametrize("open_reader", READERS)
+def test_late_word_is_heard_by_nobody(
+    open_reader: Callable[[], AbstractContextManager[Reader]], pair: tuple[Channel, socket.socket]
+) -> None:
+    """A channel may ask for its flush after its reader, or the loop of that, has ended."""
+    channel, theirs = pair
+    with open_reader() as reader:
+        seen = watch(reader, channel)
+        theirs.close()
+        assert seen.get(timeout=WAIT_S) is None
+    channel._want_write(True)
