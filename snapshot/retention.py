@@ -149,6 +149,7 @@ def retain(
     staying = {link.path for second in seconds if second is not None for link in second.chain}
     gone = []
     for snapshot in sorted(snapshots, key=lambda s: (s.partition, *s.order), reverse=True):
+        # Newest first: what goes has enough usable ones before it, and nothing that stays builds on it.
         usable = counted.get(snapshot.partition, 0)
         if usable >= kept and snapshot.path not in staying:
             gone.append(snapshot)

@@ -194,6 +194,7 @@ class RunningBatch:
             self._succeed(line, found)
             return
         self._broke = self._broke or (isinstance(attempt, Lost) and attempt.reached)
+        # Refused as expired before any doubt: it goes again under another name.
         if line.renames and not line.uncertain and (name := better_name(line.ask, found, self._names)):
             line.ask, line.renames = line.ask.under(name), False
             return
@@ -203,6 +204,7 @@ class RunningBatch:
         fresh = found.elsewhere and self._servers.has_fresh(line.mark)
         left_s = line.deadline - now
         step = decide(found, line, line.ask.effect, self._policy, left_s=left_s, chance=self._chance(), fresh=fresh)
+        # Its last attempt, or one that says for certain what became of it.
         if isinstance(step, CmdlogError):
             known = is_known(found, line, step)
             step.idempotency_key = key_to_ask_by(line.ask, known=known)
@@ -212,6 +214,7 @@ class RunningBatch:
         if not fresh:
             line.mark = self._servers.mark()
         line.alone = not found.elsewhere and isinstance(attempt, Response) and attempt.of_line
+        # Again: by itself where the server judged this line, else with all that the same failure met.
         if line.alone:
             line.due = now + step
             return

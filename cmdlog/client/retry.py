@@ -87,6 +87,7 @@ def decide(
     """
     was_uncertain = tries.uncertain
     fresh = fresh and failure.elsewhere
+    # What is under way may be our own earlier attempt, a deploy: it is asked for until the time is up, however often.
     is_ours = was_uncertain and effect is Effect.KEYED and failure.error.code in UNDER_WAY
     tries.count += not fresh
     tries.silences += failure.silent

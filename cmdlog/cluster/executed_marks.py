@@ -160,6 +160,7 @@ class ExecutedMarks:
             of = self._partitions.get(group)
             if of is None:
                 continue
+            # From a peer that does not lead here: its digest counts as a vote in a dispute, its marks do not.
             if leaders.get(group) != (term, message.sender):
                 if digest:
                     of.others.setdefault(int(index), {})[message.sender] = digest
@@ -168,6 +169,7 @@ class ExecutedMarks:
                     if self._count_digests(int(group), of, int(index)):
                         touched.add(int(group))
                 continue
+            # From the leader: a mark that is new, the end of a dispute of former terms, and the digest to compare with.
             if index > of.upto and (not of.marks or index > of.marks[-1][0]):
                 of.marks.append((index, commit))
                 touched.add(int(group))

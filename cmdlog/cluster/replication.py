@@ -218,6 +218,7 @@ class Replication:
             if self.failure is not None:
                 return ()
             room = bytes_max - self._waiting_bytes - ROUND_OVERHEAD_BYTES * len(self.groups.cores)
+            # A new round only where at least half a block is free for it: else the rest of former rounds fills this one.
             if room > bytes_max // 2 or not self._waiting:
                 self._propose(max(room, 1))
             block = BlockOfRounds()

@@ -108,6 +108,7 @@ def place_apart(
     The logged ones promise to be durable, whatever they say: one that does not would be run before a majority has it. A refusal
     of them is raised before a read is placed; that of a read is given to its `done`.
     """
+    # The logged ones first, since they are refused together.
     logged = [(route, params, key, done, SYNC) for route, params, key, done, _ in calls if not route.read_only]
     partitions = iter(place_logged(logged) if logged else ())
 

@@ -121,6 +121,7 @@ def ensure_member(
         raise OtherApplication(f"the cluster is for database {cluster.database!r}, not for {db.name!r}")
     check_file_size(directory, settings.segment_bytes)
     bundle = capture_bundle(db, target)
+    # What the others will begin with is compared before anything is made.
     genesis = Genesis(cluster.nodes, cluster.shape, *_program(db, bundle, cluster))
     if (digest := genesis.digest()) != cluster.genesis:
         raise OtherProgram(

@@ -220,6 +220,7 @@ def make_boot(
     before = _facts_of(cluster, {str(known): value for known, value in catalogs.items()})
     if version and (made_for := cluster.catalogs[version].value.get("database", db.name)) != db.name:
         raise OtherApplication(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
+    # The code: its CATALOG record is the first that a replay needs.
     if not version or cluster.catalogs[version].value["hash"] != bundle.hash:
         predecessor = cluster.catalogs[version].value if version else None
         check_rows(db, predecessor)
@@ -231,6 +232,7 @@ def make_boot(
         )
         entry(RecordKind.CATALOG, catalogs[version])
     here = environment()
+    # The environment: a replay under another one is warned of by name.
     if cluster.environment is None or cluster.environment.value != here:
         there = cluster.environment.value if cluster.environment else {}
         changed = sorted(name for name in {*here, *there} if there.get(name) != here.get(name))
@@ -238,6 +240,7 @@ def make_boot(
         entry(RecordKind.ENVIRONMENT, here)
     configurations = {group: dict(state.configuration or {}) for group, state in groups.items()}
     wanted = {**configurations[CLUSTER_GROUP], **_shape(settings)}
+    # The configuration: shape and key policy, by which keys expire in a replay too.
     if configurations[CLUSTER_GROUP] != wanted:
         changes.append("configuration: " + ", ".join(sorted(_differing(configurations[CLUSTER_GROUP], wanted))))
         entry(RecordKind.CONFIGURATION, wanted)

@@ -96,6 +96,7 @@ class Log:
             make_folder(files, directory)
         own = owner or take_ownership(files, directory)
         try:
+            # The marker first and the instance file last: in between the directory is no node, and the next call sweeps it.
             begin_creation(files, directory, by=begun_by)
             create_log_files(
                 files, os.path.join(directory, LOG_FOLDER), instance, initial, generation=generation(), whole_ring=whole_ring
@@ -130,6 +131,7 @@ class Log:
             for name in FOLDERS:
                 if not files.exists(os.path.join(directory, name)):
                     files.mkdir(os.path.join(directory, name))
+            # Look, judge, and only then write: what is refused is left as it was found.
             survey = survey_log(files, directory, instance)
             if (error := refusal(survey)) is not None:
                 raise error

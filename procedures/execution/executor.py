@@ -234,6 +234,7 @@ class Executor:
             self._call.at = at
             key = NO_KEY if batch.keys is None else batch.keys[at]
             request = catalog.requests.hash_of(batch, at) if key != NO_KEY else 0
+            # A repetition is answered from its outcome, a skipped call fails without running, any other runs.
             known = self._judge(key, request, partial(catalog.requests.former, batch, at), run)
             if known is not None:
                 run.statuses[at] = known.status

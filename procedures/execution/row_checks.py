@@ -56,6 +56,7 @@ def row_checks(
     checks = {}
     for name, info in database.tables.items():
         places = {column: at for at, column in enumerate(held.get(name, ()))}
+        # A table's limits, its place, both, or neither.
         limits = _limits_check(info, refused, places)
         if info.partition_by in places and partitions is not None and partitions > 1:
             placed = _place_check(info, refused, places[str(info.partition_by)], partition, partitions)

@@ -84,6 +84,7 @@ def with_type(column: ColumnText, typed: ColumnText) -> ColumnChange:
     name = quoted(column.name)
     head = column_parts(typed.text)[0]
     default, value, unfit = column.default, "", ""
+    # Exact numbers, whose stored integers change with the scale; then what SQLite converts, where digits may be lost.
     if old is not None or new is not None:
         _check_numbers(column, typed)
         if typed.type == "REAL":

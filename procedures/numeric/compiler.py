@@ -150,6 +150,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
             raise NumericRefused(f"{binary} has no exact decimals; {REMEDY}")
         first, second = binary.left, binary.right
         first_shape, second_shape = self._known(first, left, right), self._known(second, right, left)
+        # Sums and products are SQLite's own where their digits fit 64 bits; quotients are always functions.
         if operator not in QUOTIENTS:
             scales = (first_shape.scale, second_shape.scale) if operator is operators.mul else (result.scale, result.scale)
             a = self.process(at_scale(first, first_shape, scales[0]), **kw)
@@ -238,6 +239,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
         name = func.name.lower()
         if add_to_result_map is not None:
             add_to_result_map(func.name, func.name, (func,), func.type)
+        # By how much a function may know of its arguments: units as they are, one scale for all, the value, the type alone.
         if name in RAW_ARGUMENTS:
             return super().visit_function(func, **kwargs)
         if name in RESULT_ARGUMENTS:

@@ -42,6 +42,7 @@ def scale_number(value: Any, scale: int, limit: int, kind: str) -> int:
     if type(value) is int:
         scaled = value * int(10**scale)
     else:
+        # Exactly or not at all: the context traps a digit that would be lost.
         number = _to_decimal(value, kind)
         if number.adjusted() >= INTEGER_DIGITS and number:
             raise ValueError(f"the value is out of range of {kind}")

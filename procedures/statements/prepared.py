@@ -223,6 +223,7 @@ def reading_run(prepared: PreparedText, rows: type[AnyRows]) -> Run:
     def run_converting_one(params: dict[str, Any]) -> Any:
         return rows([(convert(value),) for (value,) in run(params)])
 
+    # Most queries convert nothing, and those of one column need no list per row.
     if not conversions:
         return run
     (_, convert), *_ = conversions

@@ -169,6 +169,7 @@ def clean(place: ArchiveFolder, live: Sequence[SegmentFile]) -> list[str]:
             continue
         gone.append(name)
     first_live = int(live[0].header.first_block)
+    # A manifest without its file, of a segment that the ring has: the copy was interrupted, and is made again.
     for archived in place.segments():
         path = manifest_path(archived.path)
         if archived.first_block >= first_live and not files.exists(archived.path) and files.exists(path):

@@ -113,6 +113,7 @@ def _repair_seats(view: MembershipView, node: int) -> Step:
 def _watch_voters(view: MembershipView) -> Step:
     """What follows from who is heard; every node has one seat in all groups."""
     own = [node for node in sorted({*view.present(), *view.failed}) if view.stage_of(node) is MemberStage.MEMBER]
+    # First what the groups have done already and the failure set does not say yet.
     for node in sorted(view.failed):
         if view.stage_of(node) is MemberStage.REMOVED:
             return state_faults(view, view.failed - {node}, f"node {node} was removed")
@@ -122,6 +123,7 @@ def _watch_voters(view: MembershipView) -> Step:
             return state_faults(view, view.failed | {node}, f"node {node} was silent", places=True)
         if seats == ONLY_VOTER and node in view.failed:
             return state_faults(view, view.failed - {node}, f"node {node} votes again")
+    # Then votes back to who is level, and only then votes away from who is silent.
     waits: Step = Rest()
     for node in own:
         if view.seats_of(node) == ONLY_LEARNER and node not in view.silent and is_level(view, node):

@@ -140,6 +140,7 @@ class CodeChanges:
 
         Raises: MigrationRefused, SiteLost, and nothing changed; BundleRefused, CallRefused, SwitchUnfinished.
         """
+        # Additions are stated as they were planned; anything else as the sites have done it.
         entries, began, stated = tables.additions, time.monotonic(), False
         if tables.pauses:
             stater.hold_calls()

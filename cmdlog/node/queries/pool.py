@@ -136,6 +136,7 @@ class QueryPool:
             raise self._cause(worker, ticket, limits) from None
         finally:
             ticket.end()
+        # A result is handed on as it comes; of any other answer the first part is the reason.
         if kind == AnswerKind.RESULT and not ticket.cancelled:
             return answer
         answer.close()

@@ -175,6 +175,7 @@ def decode_batch(record: Record) -> Batch:
         raise BadRecord("batch flags")
     if not 0 < count <= CALLS_MAX or json_bytes > RECORD_BYTES_MAX:
         raise BadRecord(f"batch count {count}, {json_bytes} bytes of text")
+    # Columns follow each other without gaps, so each one begins where the one before ends, and the last ends the record.
     sessions_at, deltas_at = _named_columns(raw, flags, count)
     offsets_at = deltas_at + 4 * count if flags & FLAG_TXN_COLUMN else deltas_at
     procedures_at = offsets_at + 4 * (count + 1)

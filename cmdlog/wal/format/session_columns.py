@@ -124,6 +124,7 @@ def decode_sessions(raw: bytes, count: int) -> SessionColumns:
     ids, bases, floors = heads[::3], heads[1::3], heads[2::3]
     if not len(raw) == size == at or not sessions or max(ordinals) > sessions or len(set(ids)) != sessions:
         raise BadRecord("sessions of a batch")
+    # One session has every call; else an ordinal of 0 is a call of none.
     if sessions == 1 and not ordinal_bytes:
         numbers: Sequence[int] = [bases[0] + distance for distance in distances]
     else:

@@ -80,6 +80,7 @@ def mend(files: Files, survey: Survey, row: RestartRow, hard: HardStateFile) -> 
     cut = None
     if row.action is Action.CUT:
         cut = _keep_cut(files, survey, walk, notes)
+    # Blocks that nothing vouches for are written once more before the seal vouches for them.
     file = files.open(survey.segments[-1].path)
     try:
         _rewrite(file, survey, walk, cutting=row.action is Action.CUT)

@@ -171,6 +171,7 @@ def _look_at_head(files: Files, survey: Survey, path: str, sequence: int) -> Non
             fact = "newer" if bad.newer else "damaged_head"
             survey.problems.append(SurveyProblem(fact, path, 0, f"segment header is bad ({bad.reason})"))
             return
+        # Another owner, another place in the ring, another size; else it is ours, and its checkpoint is judged.
         identity = Identity(header.cluster_id, header.node_id, header.incarnation)
         if not survey.instance.identity.owns(identity):
             survey.problems.append(SurveyProblem("foreign", path, 0, f"segment of {identity}"))

@@ -102,6 +102,7 @@ def run_job(
     if (manifest := finished(files, out, request)) is not None:
         return kind(out, manifest, time.monotonic() - began, already=True)
     with staging(files, to) as folder:
+        # Where an earlier run ended: it had decided its manifest, it had its orders, or it had nothing.
         manifest = folder.decided(request)
         if manifest is None:
             orders = folder.begun(request)

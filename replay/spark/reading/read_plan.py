@@ -119,6 +119,7 @@ def choose(options: ReadOptions, *, known: Mapping[int, int] | None = None, held
     if options.fail_on_data_loss:
         _check_counted(logs, partitions)
     floor: Floor = {partition: (held or {}).get(partition, options.starting.of(partition)) for partition in partitions}
+    # Every copy of every log, or of each entry the one that counts.
     if not options.dedupe:
         return _raw(logs, options, floor)
     found: dict[str, dict[int, list[LogRange]]] = {}
