@@ -79,30 +79,20 @@ def _changed(config: Configuration, steps: Sequence[MemberChange]) -> Configurat
         raise BadChange("a configuration without voters cannot be changed: no node could commit it")
     voters, learners = set(config.voters), set(config.learners)
     for step in _checked(steps):
-        if step.act is Act.REMOVE:
-            _remove_node(step.node, voters, learners)
-        else:
-            _seat_node(step.node, voters, learners, votes=step.act is Act.ADD_VOTER)
+        wanted = voters if step.act is Act.ADD_VOTER else learners
+        if step.act is Act.REMOVE and step.node not in voters | learners:
+            raise BadChange(f"node {step.node} is not a member")
+        if step.act is not Act.REMOVE and step.node in wanted:
+            raise BadChange(f"node {step.node} is a {'voter' if step.act is Act.ADD_VOTER else 'learner'} already")
+        voters.discard(step.node)
+        learners.discard(step.node)
+        if step.act is not Act.REMOVE:
+            wanted.add(step.node)
     if not voters:
         raise BadChange(f"no voter would be left without {_named(config.voters)}")
     if (count := len(voters | learners | set(config.voters))) > MEMBERS_MAX:
         raise BadChange(f"{count} members with {_named(step.node for step in steps)}, at most {MEMBERS_MAX}")
     return replace(config, voters=nodes(voters), learners=nodes(learners))
-
-
-def _remove_node(node: NodeId, voters: set[NodeId], learners: set[NodeId]) -> None:
-    if node not in voters and node not in learners:
-        raise BadChange(f"node {node} is not a member")
-    voters.discard(node)
-    learners.discard(node)
-
-
-def _seat_node(node: NodeId, voters: set[NodeId], learners: set[NodeId], *, votes: bool) -> None:
-    wanted, left = (voters, learners) if votes else (learners, voters)
-    if node in wanted:
-        raise BadChange(f"node {node} is a {'voter' if votes else 'learner'} already")
-    left.discard(node)
-    wanted.add(node)
 
 
 def _checked(steps: Sequence[MemberChange]) -> Sequence[MemberChange]:

@@ -22,7 +22,6 @@ FOREIGN_ASSIGNMENTS = {
 """What may stay. A line goes when its assignment does; none is added without a reason beside it."""
 
 LONG_CONSTRUCTORS = {
-    "cmdlog/wal/writing/tail.py Tail": 11,
     "cmdlog/child_process.py ChildProcess": 9,  # what a process can be given
 }
 """Constructors that need more parameters, and how many. A number may only fall."""

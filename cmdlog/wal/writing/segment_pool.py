@@ -13,13 +13,19 @@ A segment that every anchor has passed may still be wanted for another reason: i
 `may_go` is asked first. It answers at once: yes, or not yet, and then the one that answered copies the segment away (never moves
 it: the ring keeps its files, also on a full disk) and calls `ask` when the answer has changed. While it is not yet, the log fills
 up; that is the promise kept.
+
+Named anchors say who still needs the log from where on. (The idea is Apache Kudu's log anchor registry.) A segment is recycled
+only when every anchor is beyond its last record; without any anchor nothing is recycled, so a node that has not yet said what it
+needs loses nothing.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from sortedcontainers import SortedDict
@@ -28,12 +34,56 @@ from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import DiskFull, WalError
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.segment import free_name, free_number, reserve_file, write_zeros
+from cmdlog.wal.ids import Lsn
 from cmdlog.wal.opening.survey import SegmentFile, Survey
-from cmdlog.wal.writing.anchors import Anchors
 from cmdlog.wal.writing.hard_state_writer import HardStateWriter
 
 READY_WANTED: Final = 2  # prepared files: one to rotate into at once, one more while the next is being made
 RETRY_S: Final = 1.0  # between looks at a disk that was full
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Everything from `lsn` on is needed."""
+
+    lsn: Lsn
+    since: float  # seconds since 1970, for the operator who asks what holds the log back
+
+
+class Anchors:
+    """Thread-safe. `moved` is called after every change, outside the lock."""
+
+    def __init__(self, moved: Callable[[], None]) -> None:
+        self._moved = moved
+        self._lock = threading.Lock()
+        self._anchors: dict[str, Anchor] = {}
+
+    def set(self, name: str, lsn: Lsn) -> None:
+        """Needs everything from `lsn` on. Moving an anchor back is the caller's claim that the log still reaches there."""
+        with self._lock:
+            before = self._anchors.get(name)
+            if before is not None and before.lsn == lsn:
+                return
+            self._anchors[name] = Anchor(lsn, time.time())
+        self._moved()
+
+    def release(self, name: str) -> None:
+        """Forgets the anchor; one that is not there is no error."""
+        with self._lock:
+            self._anchors.pop(name, None)
+        self._moved()
+
+    def oldest(self) -> Lsn | None:
+        """The oldest position that anyone needs; None without any anchor."""
+        with self._lock:
+            return min((anchor.lsn for anchor in self._anchors.values()), default=None)
+
+    def status(self) -> dict[str, dict[str, float]]:
+        with self._lock:
+            return {
+                name: {"block": anchor.lsn.block, "offset": anchor.lsn.offset, "since": anchor.since}
+                for name, anchor in sorted(self._anchors.items())
+            }
 
 
 class SegmentPool:
