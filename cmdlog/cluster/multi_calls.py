@@ -4,9 +4,9 @@ One rule: the entry of such a call is handed to a site only when every partition
 their order, so those after it wait with it.
 
 A leader puts the call into all groups in one block, but each group commits by itself: a leader that loses one of them leaves the
-call in the others. Each of its entries names all of them, so every node judges it alike (`cmdlog.wal.term_table`): once some
-group holds a higher term where the call should be, it is void, and its entries are passed over like entries without calls. The
-entry that begins a term is enough for that: when the terms of a leader are committed in all groups, nothing is undecided.
+call in the others. Each of its entries names all of them, so every node judges it alike (`cmdlog.wal.format.call_places`): once
+some group holds a higher term where the call should be, it is void, and its entries are passed over like entries without calls.
+The entry that begins a term is enough for that: when the terms of a leader are committed in all groups, nothing is undecided.
 
 A SKIP skips a call that hangs. The leader states it in every group before any partition has run the call, and it names all
 places. One that is committed in some group alone is in force on all; the next leader states it in the others before it runs
@@ -20,11 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cmdlog.wal.format.batch import places_of
-from cmdlog.wal.format.call_places import CallPlaces
+from cmdlog.wal.format.call_places import CallPlaces, CallVerdict, TermTable, judge_call
 from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import RecordKind, decode_record, peek_record
 from cmdlog.wal.skips import VOID
-from cmdlog.wal.term_table import CallVerdict, TermTable, judge_call
 
 _BATCH = RecordKind.BATCH
 _SKIP = RecordKind.SKIP

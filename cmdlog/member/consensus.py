@@ -31,10 +31,10 @@ from cmdlog.node.assembly import NodeGround, NodeParts
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.wal.divergence_file import DivergenceFile
+from cmdlog.wal.format.call_places import TermTable
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
-from cmdlog.wal.term_table import TermTable
 from procedures import Database
 from replay.log.source import source_of
 from replay.state.trust import read_position, state_path

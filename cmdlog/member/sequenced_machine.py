@@ -22,9 +22,9 @@ from cmdlog.raft.messages import Entries, SnapshotDescriptor
 from cmdlog.raft.ready import EntriesWanted, ReadResult
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.block import RECORD_ALIGN
+from cmdlog.wal.format.call_places import TermTable
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.term_table import TermTable
 
 Statement = tuple[RecordKind, Mapping[str, Any], Done]  # an entry of the cluster group that somebody waits for
 

@@ -36,7 +36,7 @@ from cmdlog.raft.messages import (
     VoteRequest,
 )
 from cmdlog.raft.ready import EntriesWanted, PlacedProposals, Ready, Role, RoleReason
-from cmdlog.raft.roles import candidate, fetching, follower, leader, membership, reads, voting
+from cmdlog.raft.roles import campaign, fetching, follower, leader, membership, reads
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, State
@@ -48,25 +48,25 @@ _LEADER: Final = Role.LEADER  # a name of the module is found in a third of the 
 _SILENT: Final = Franchise.NONE  # an acknowledgement or a heartbeat's answer would be counted as the lost disk's
 _FROM_LEADER: Final = (Append, Heartbeat, InstallSnapshot)  # only the leader of its term sends these
 _CAMPAIGNING: Final[dict[type[Message], Handler]] = {
-    VoteRequest: voting.on_vote_request,
-    VoteReply: candidate.on_vote_reply,
-    TimeoutNow: candidate.on_timeout_now,
-    Removed: voting.on_removed,
+    VoteRequest: campaign.on_vote_request,
+    VoteReply: campaign.on_vote_reply,
+    TimeoutNow: campaign.on_timeout_now,
+    Removed: campaign.on_removed,
 }
 HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
     Role.FOLLOWER: {
-        VoteRequest: voting.on_vote_request,
+        VoteRequest: campaign.on_vote_request,
         Append: follower.on_append,
         Heartbeat: follower.on_heartbeat,
         InstallSnapshot: follower.on_install_snapshot,
-        TimeoutNow: candidate.on_timeout_now,
+        TimeoutNow: campaign.on_timeout_now,
         ReadReply: follower.on_read_reply,
-        Removed: voting.on_removed,
+        Removed: campaign.on_removed,
     },
     Role.PRE_CANDIDATE: _CAMPAIGNING,
     Role.CANDIDATE: _CAMPAIGNING,
     Role.LEADER: {
-        VoteRequest: voting.on_vote_request,
+        VoteRequest: campaign.on_vote_request,
         AppendReply: leader.on_append_reply,
         HeartbeatReply: leader.on_heartbeat_reply,
         ReadRequest: leader.on_read_request,
@@ -99,11 +99,11 @@ class RaftCore(State):
         if self.role is _LEADER:
             leader.tick(self)
             return
-        if candidate.is_promising(self):
+        if campaign.is_promising(self):
             return
         self.elapsed += 1
         if self.elapsed >= self.timeout:
-            candidate.on_timeout(self)
+            campaign.on_timeout(self)
         elif self.reads.asked:
             reads.expire(self)
 
@@ -132,12 +132,12 @@ class RaftCore(State):
         """A newer term makes everyone a follower (paper, Figure 2, Rules for Servers), but for questions about votes that are not
         to disturb anyone, and answers to them."""
         if isinstance(message, VoteRequest):
-            if voting.shields_leader(self, message):
-                voting.tell_removed(self, message)
+            if campaign.shields_leader(self, message):
+                campaign.tell_removed(self, message)
                 self.drop(Drop.LEADER_ALIVE)
                 return
             if message.campaign is Campaign.PRE:
-                voting.on_vote_request(self, message)
+                campaign.on_vote_request(self, message)
                 return
         elif isinstance(message, VoteReply) and message.campaign is Campaign.PRE and message.granted:
             self._dispatch(message)
@@ -149,7 +149,7 @@ class RaftCore(State):
     def _step_older(self, message: Message) -> None:
         """A passed term means nothing any more; but its leader or candidate learns ours, or it would continue for ever."""
         if isinstance(message, Removed):
-            voting.on_removed(self, message)  # what is committed stays so, whatever terms this node has spent since
+            campaign.on_removed(self, message)  # what is committed stays so, whatever terms this node has spent since
             return
         if isinstance(message, _FROM_LEADER):
             self.after.append(AppendReply(self.id, message.sender, self.term, Index(0)))
@@ -198,7 +198,7 @@ class RaftCore(State):
             return
         if not self.promotable:
             raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {self.id} itself", leader=self.leader)
-        candidate.on_timeout(self, RoleReason.CAMPAIGN)
+        campaign.on_timeout(self, RoleReason.CAMPAIGN)
 
     def set_patience(self, patience: int) -> None:
         """How many election time-outs this node leaves to the others, from its next wait on (`RaftSettings.patience`)."""
@@ -301,7 +301,7 @@ class RaftCore(State):
         if role is _LEADER:
             leader.maybe_commit(self)
         elif self.leader is None:
-            candidate.on_vote_durable(self, [write.hard_state for write in done if write.hard_state is not None])
+            campaign.on_vote_durable(self, [write.hard_state for write in done if write.hard_state is not None])
         if log.handed < log.commit:
             self.dirty = True
 

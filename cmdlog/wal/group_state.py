@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from cmdlog.wal.format.batch import batch_facts
+from cmdlog.wal.format.call_places import TermTable
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.control_record import (
     CatalogVersion,
@@ -27,7 +28,6 @@ from cmdlog.wal.format.control_record import (
 from cmdlog.wal.format.json_reader import whole_number
 from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark, decode_empty, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
-from cmdlog.wal.term_table import TermTable
 
 _BATCH: Final = RecordKind.BATCH  # looked up once: in Python 3.11 that costs more than the comparison
 _CHECKPOINT: Final = RecordKind.CHECKPOINT

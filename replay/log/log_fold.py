@@ -16,13 +16,12 @@ from itertools import accumulate
 from typing import Final
 
 from cmdlog.wal.format.batch import multi_txn, places_of
-from cmdlog.wal.format.call_places import CallPlaces
+from cmdlog.wal.format.call_places import CallPlaces, TermTable
 from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.skips import SkipSet
-from cmdlog.wal.term_table import TermTable
 
 _BATCH: Final = RecordKind.BATCH
 _CHECKPOINT: Final = RecordKind.CHECKPOINT

@@ -1,7 +1,7 @@
 """Multi-partition calls that not every partition's line of entries treats alike: run on all partitions or on none.
 
 One rule: the verdict follows from the places that the call's entry names, and from the terms that the lines hold there
-(`cmdlog.wal.term_table`): live nodes judge by the same function, so a replay runs what they ran.
+(`cmdlog.wal.format.call_places`): live nodes judge by the same function, so a replay runs what they ran.
 
     void      a line can never have held it, or ends before it: no node has run it, and it was answered nowhere. The others note
               the entry and run nothing. It leaves no outcome: under the same key it runs again.
@@ -25,10 +25,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cmdlog.wal.format.batch import decode_batch, multi_txn
-from cmdlog.wal.format.call_places import CallPlaces
+from cmdlog.wal.format.call_places import CallPlaces, CallVerdict, TermTable
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.term_table import CallVerdict, TermTable
 from procedures.code.bundle import bundle_of
 from replay.errors import Incomplete
 from replay.log.log_fold import MultiCall

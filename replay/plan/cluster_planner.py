@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.call_places import TermTable
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from cmdlog.wal.skips import Skips, SkipSet
-from cmdlog.wal.term_table import TermTable
 from procedures.code.bundle import bundle_of
 from replay.engine import CatalogMissing
 from replay.errors import Incomplete, NoLogs, ReplayError, first_of

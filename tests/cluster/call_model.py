@@ -11,11 +11,10 @@ from typing import Final
 
 from cmdlog.cluster.multi_calls import MultiCallGate
 from cmdlog.wal.format.batch import encode_batch, places_of
-from cmdlog.wal.format.call_places import CallPlace
+from cmdlog.wal.format.call_places import CallPlace, TermTable
 from cmdlog.wal.format.record import RecordKind, encode_empty, peek_record
 from cmdlog.wal.ids import MULTI_PARTITION, make_txn_id
 from cmdlog.wal.skips import VOID
-from cmdlog.wal.term_table import TermTable
 from replay.log.log_fold import MultiCall
 from replay.log.split_calls import PartitionSpan, find_parted
 

@@ -8,12 +8,11 @@ import pytest
 
 from cmdlog.cluster.multi_calls import HalfSkip, MultiCallGate
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.call_places import CallPlace
+from cmdlog.wal.format.call_places import CallPlace, TermTable
 from cmdlog.wal.format.control_record import skip_value
 from cmdlog.wal.format.record import RecordKind, encode_empty, encode_json
 from cmdlog.wal.ids import MULTI_PARTITION, make_txn_id
 from cmdlog.wal.skips import VOID
-from cmdlog.wal.term_table import TermTable
 from tests.cluster.call_model import Model, run_by_gate, run_by_recovery
 
 TERM = 7

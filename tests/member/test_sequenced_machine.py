@@ -20,11 +20,10 @@ from cmdlog.raft.ready import ReadResult
 from cmdlog.wal.errors import WalError, Wedged
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.block import RECORD_ALIGN
-from cmdlog.wal.format.call_places import CallPlace
+from cmdlog.wal.format.call_places import CallPlace, TermTable
 from cmdlog.wal.format.record import RecordKind, decode_record, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, MULTI_PARTITION, Index, PartitionId, Term, make_txn_id
 from cmdlog.wal.skips import VOID
-from cmdlog.wal.term_table import TermTable
 
 TERM = 3
 LEADER = NodeId(2)

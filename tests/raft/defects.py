@@ -32,7 +32,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "vote-any-log",
-        "roles/voting.py",
+        "roles/campaign.py",
         "    good = state.log.up_to_date(request.last_index, request.last_term)",
         "    good = True",
         "a node without committed entries is elected",
@@ -46,7 +46,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "two-votes",
-        "roles/voting.py",
+        "roles/campaign.py",
         "granted = good and (state.vote == request.sender or (state.vote is None and state.leader is None))",
         "granted = good",
         "two leaders in one term",
@@ -102,7 +102,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "no-pre-vote",
-        "roles/candidate.py",
+        "roles/campaign.py",
         "    elif state.settings.pre_vote:\n",
         "    elif False:\n",
         "a node that hears nobody raises everybody's terms",
@@ -124,14 +124,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "vote-request-before-fsync",
-        "roles/candidate.py",
+        "roles/campaign.py",
         "box = state.now if kind is Campaign.PRE else state.after",
         "box = state.now",
         "a candidate asks in a term that it may forget",
     ),
     Mutant(
         "vote-reply-before-fsync",
-        "roles/voting.py",
+        "roles/campaign.py",
         "(state.now if request.campaign is Campaign.PRE else state.after).append(reply)",
         "state.now.append(reply)",
         "a vote leaves before it is durable",
@@ -188,14 +188,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "vote-while-following",
-        "roles/voting.py",
+        "roles/campaign.py",
         "(state.vote is None and state.leader is None))",
         "state.vote is None)",
         "a vote is given in a term that has a leader already",
     ),
     Mutant(
         "no-stickiness",
-        "roles/voting.py",
+        "roles/campaign.py",
         "    return state.leader is not None and state.elapsed",
         "    return False and state.elapsed",
         "a removed node ends the term of a leader that is alive",
@@ -230,7 +230,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "amnesiac-votes",
-        "roles/voting.py",
+        "roles/campaign.py",
         "    if not state.enfranchised:\n",
         "    if False:\n",
         "a node that may have forgotten a vote votes again",
@@ -244,7 +244,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "late-vote-counts",
-        "roles/candidate.py",
+        "roles/campaign.py",
         "    if pre is not (reply.campaign is Campaign.PRE) or reply.term != asked_term:\n",
         "    if False:\n",
         "pre-votes and votes of other campaigns are counted",

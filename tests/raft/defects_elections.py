@@ -17,13 +17,13 @@ OF_ELECTIONS: Final = (
     Mutant(
         "time-out-during-own-sync",
         "core.py",
-        "        if candidate.is_promising(self):\n            return\n",
+        "        if campaign.is_promising(self):\n            return\n",
         "",
         "a campaign is given up before it could ask anybody",
     ),
     Mutant(
         "time-out-from-the-campaigns-begin",
-        "roles/candidate.py",
+        "roles/campaign.py",
         "    state.restart_timer(state.pace.extra_ticks)\n    state.timeout -=",
         "    state.timeout -=",
         "the wait for votes is over when they are asked for",
@@ -37,7 +37,7 @@ OF_ELECTIONS: Final = (
     ),
     Mutant(
         "nobody-gives-way",
-        "roles/voting.py",
+        "roles/campaign.py",
         "        if granted:\n            _give_way(state, request)\n",
         "",
         "on long ways votes are split again and again",
@@ -58,7 +58,7 @@ OF_ELECTIONS: Final = (
     ),
     Mutant(
         "way-given-for-ever",
-        "roles/voting.py",
+        "roles/campaign.py",
         " or state.ticks < state.give_way_from:\n",
         ":\n",
         "a node that hears no answers keeps all others from campaigning",

@@ -137,7 +137,7 @@ OF_GROUPS: Final = (
     ),
     Mutant(
         "removed-not-notified",
-        "roles/voting.py",
+        "roles/campaign.py",
         "        state.now.append(Removed(state.id, request.sender, state.term, at))\n",
         "        pass\n",
         "a removed node campaigns for ever",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cmdlog.wal.format.batch import places_of
+from cmdlog.wal.format.call_places import CallVerdict, TermTable, judge_call
 from cmdlog.wal.format.record import RecordKind, decode_record
-from cmdlog.wal.term_table import CallVerdict, TermTable, judge_call
 from procedures import Database
 from procedures.code.loaded_modules import load_bundle
 from procedures.idempotency.known_outcome import KeyPolicy, Status

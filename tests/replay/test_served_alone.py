@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.member.rejoin.rejoin_record import REJOIN_NAME
-from cmdlog.member.rejoin.tombstone import TOMBSTONE_NAME
+from cmdlog.member.rejoin.rejoin_record import REJOIN_NAME, TOMBSTONE_NAME
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.group_state import GroupState, GroupStates, Stated

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal.format.call_places import CallPlace
+from cmdlog.wal.format.call_places import CallPlace, TermTable
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import MULTI_PARTITION, make_txn_id, txn_partition
-from cmdlog.wal.term_table import TermTable
 from replay.history.history import history as calls_of
 from replay.log.log_fold import MultiCall
 from replay.log.split_calls import PartedCall, PartitionSpan, find_parted

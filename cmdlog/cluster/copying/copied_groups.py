@@ -17,10 +17,10 @@ import orjson
 
 from cmdlog.raft import RaftCore
 from cmdlog.wal.errors import WalError
+from cmdlog.wal.format.call_places import TermTable
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
-from cmdlog.wal.term_table import TermTable
 from snapshot.manifest import Manifest
 
 FIRST_BLOCK = 1  # of the log that a copy begins with: there it says which code versions it knows
@@ -71,7 +71,7 @@ class GroupReach:
 
 def partition_state(reach: GroupReach, snapshot: Manifest) -> GroupState:
     """A partition's group at the place of its snapshot, with the terms before it: by these who reads the copy's log judges which
-    calls on all partitions this one has (`cmdlog.wal.term_table`).
+    calls on all partitions this one has (`cmdlog.wal.format.call_places`).
     """
     return GroupState(
         term=max(reach.term, snapshot.term),

@@ -18,8 +18,7 @@ from cmdlog.cluster.copying.copy_client import SourceLost
 from cmdlog.cluster.copying.copy_values import CopyStanding
 from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.member.rejoin.rejoin_ground import RejoinGround
-from cmdlog.member.rejoin.rejoin_record import RejoinReason
-from cmdlog.member.rejoin.tombstone import MemberTombstone
+from cmdlog.member.rejoin.rejoin_record import MemberTombstone, RejoinReason
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 
 ASK_SOON_S: Final = 0.1  # after an answer that differs from the one before: the leader takes a step in each tick

@@ -21,8 +21,7 @@ from cmdlog.member.member_roll import MemberRoll
 from cmdlog.member.rejoin.admission import AdmissionWish, Neighbours
 from cmdlog.member.rejoin.member_opening import wish_copy
 from cmdlog.member.rejoin.rejoin_ground import RejoinGround
-from cmdlog.member.rejoin.rejoin_record import RejoinReason
-from cmdlog.member.rejoin.tombstone import MemberTombstone, write_tombstone
+from cmdlog.member.rejoin.rejoin_record import MemberTombstone, RejoinReason, write_tombstone
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft import SnapshotDescriptor
 from cmdlog.wal.errors import WalError

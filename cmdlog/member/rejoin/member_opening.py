@@ -30,9 +30,8 @@ import structlog
 
 from cmdlog.member.rejoin.admission import ASK_EVERY_S, AdmissionWish, AskedCluster, Neighbours, rest_until
 from cmdlog.member.rejoin.rejoin_ground import RejoinGround
-from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState
+from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState, read_tombstone
 from cmdlog.member.rejoin.rejoin_steps import INCARNATION_BYTES, RejoinSteps
-from cmdlog.member.rejoin.tombstone import read_tombstone
 from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.wal.directory.instance import INSTANCE_NAME, load_instance
 from cmdlog.wal.directory.lock import DirectoryLock, make_folder, take_ownership

@@ -25,8 +25,7 @@ from cmdlog.member.rejoin.copied_files import CopiedFiles, check_chains
 from cmdlog.member.rejoin.copy_fetch import AdmissionLost, CopyFetch, in_order
 from cmdlog.member.rejoin.quarantine_folder import new_quarantine_name, quarantine_parts
 from cmdlog.member.rejoin.rejoin_ground import RejoinGround
-from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinRecord, RejoinState
-from cmdlog.member.rejoin.tombstone import write_tombstone
+from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinRecord, RejoinState, write_tombstone
 from cmdlog.operator_error import full_text
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity, load_instance
 from cmdlog.wal.directory.lock import DirectoryLock

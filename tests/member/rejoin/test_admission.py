@@ -12,8 +12,7 @@ from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.copying.copy_values import CopyRefusal, CopyStanding, RollAddress
 from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.member.rejoin.admission import ASK_EVERY_S, ASK_SOON_S, AdmissionWish, AskPauses, LifeOver, Neighbours
-from cmdlog.member.rejoin.rejoin_record import RejoinReason
-from cmdlog.member.rejoin.tombstone import MemberTombstone
+from cmdlog.member.rejoin.rejoin_record import MemberTombstone, RejoinReason
 from cmdlog.wal.format.cluster_record import MemberStage
 from tests.member.rejoin.copykit import LIFE, RECIPIENT, OfferedCopy, ScriptedSource, ground_of, member_of, standing_of
 

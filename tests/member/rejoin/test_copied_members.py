@@ -14,7 +14,7 @@ import pytest
 from cmdlog.member.rejoin import life_end
 from cmdlog.member.rejoin.life_end import CopyNeeded
 from cmdlog.member.rejoin.quarantine_folder import list_quarantine
-from cmdlog.member.rejoin.tombstone import MemberRemoved
+from cmdlog.member.rejoin.rejoin_record import MemberRemoved
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.node import Node
 from cmdlog.wal.errors import Wedged

@@ -9,8 +9,7 @@ import pytest
 
 from cmdlog.member.member_roll import MemberRoll
 from cmdlog.member.rejoin.life_end import ASK_TICKS, STAGGER_TICKS, STUCK_TICKS, CopyNeeded, LifeEnd
-from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason
-from cmdlog.member.rejoin.tombstone import MemberRemoved, read_tombstone
+from cmdlog.member.rejoin.rejoin_record import MemberRemoved, RejoinFile, RejoinReason, read_tombstone
 from cmdlog.raft import SnapshotDescriptor
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.format.record import RecordKind, encode_json

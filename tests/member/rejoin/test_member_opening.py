@@ -23,8 +23,14 @@ from cmdlog.member.rejoin.member_opening import (
     wish_copy,
 )
 from cmdlog.member.rejoin.rejoin_ground import RejoinGround
-from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason
-from cmdlog.member.rejoin.tombstone import MemberRemoved, MemberTombstone, read_tombstone, write_tombstone
+from cmdlog.member.rejoin.rejoin_record import (
+    MemberRemoved,
+    MemberTombstone,
+    RejoinFile,
+    RejoinReason,
+    read_tombstone,
+    write_tombstone,
+)
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import Corrupt, DiskFull, Foreign
 from cmdlog.wal.format.cluster_record import MemberStage
