@@ -10,15 +10,16 @@ import importlib
 import os
 import select
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from typing import Any, Final, TextIO
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final, TextIO, get_args
 
 import typer
 
 from cmdlog.cli import signals
 from cmdlog.cli.cli_errors import BROKEN_OFF, DISK_FULL_CODE, USAGE, WRITE_FAILED_CODE, ShownFailure, explain
-from cmdlog.cli.empty_values import refuse_empty_values
 from cmdlog.cli.output import JsonFlag, out, visible_lines
 from cmdlog.cli.signals import sigterm_as_interrupt
 from cmdlog.cli.version import VersionFlag
@@ -51,6 +52,7 @@ COMMANDS: Final = {
 """Commands, in the order of `cmdlog --help`, and their modules of this package."""
 
 STDERR: Final = 2  # its number
+GIVEN: Final = ("COMMANDLINE", "ENVIRONMENT")  # sources of a value
 READER_GONE: Final = 141  # 128 and the number of SIGPIPE, as of any program in a pipe
 
 HELP: Final = """Durable stored procedures in Python: every acknowledged call survives.
@@ -97,6 +99,41 @@ def command_parser(first: str) -> Any:
     command = typer.main.get_command(make_program(first if first in COMMANDS else ""))
     refuse_empty_values(command)
     return command
+
+
+def refuse_empty_values(command: Any) -> None:
+    """From now on the command, and those below it, refuse empty values as wrong usage: `--until "$T"` where T is not set must not
+    mean the newest state. Leaving an option out gives the default.
+
+    An empty environment variable counts as unset, as in any shell; but one for a path is refused: it cannot mean the default
+    folder.
+    """
+    for parameter in command.params:
+        setattr(parameter, "consume_value", partial(_consume, parameter, parameter.consume_value))  # noqa: B010
+    for below in getattr(command, "commands", {}).values():
+        refuse_empty_values(below)
+
+
+def _consume(parameter: Any, consume: Callable[[Any, Any], tuple[Any, Any]], context: Any, given: Any) -> tuple[Any, Any]:
+    """In place of Typer's: the value and its source."""
+    value, source = consume(context, given)
+    if source is not None and source.name in GIVEN and any(map(_is_empty, value if isinstance(value, list | tuple) else [value])):
+        raise typer.BadParameter("it is empty; leave it out for the default", ctx=context, param=parameter)
+    variable = parameter.envvar
+    is_default = source is None or source.name not in GIVEN
+    if is_default and isinstance(variable, str) and takes_path(parameter) and _is_empty(os.environ.get(variable)):
+        raise typer.BadParameter(f"{variable} is empty; unset it for the default", ctx=context, param=parameter)
+    return value, source
+
+
+def takes_path(parameter: Any) -> bool:
+    """Whether its value is the path of a file or a folder."""
+    annotation = parameter.type_descriptor.annotation
+    return Path in (annotation, *get_args(annotation))
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, str) and not value.strip()
 
 
 def run() -> None:

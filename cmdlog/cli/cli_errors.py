@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.os_errors import NO_ROOM
+from cmdlog.wal.process_limits import limit_reached
 
 if TYPE_CHECKING:
     from replay.errors import RowDifference
@@ -87,8 +88,6 @@ def explain(error: BaseException) -> ShownFailure | None:
     from cmdlog.node.outcome import CallRefused  # only now: a command that works need not wait for what an error needs
 
     if isinstance(error, MemoryError):
-        from cmdlog.wal.process_limits import limit_reached
-
         error = limit_reached(errno.ENOMEM, "out of memory")
     if isinstance(error, OperatorError):
         return _shown(error)

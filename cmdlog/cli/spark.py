@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.demo.spark import demo_it
+from cmdlog.cli.directory.fork import AtOption, SkipMissingFlag, UntilOption
 from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.spark_options import ConfOption, MasterOption, spark_session
@@ -89,17 +90,10 @@ def backfill_them(
     *,
     app: Annotated[str, typer.Option("--app", metavar="APP", help="module:attribute of the Database to run.")],
     to: ToOption,
-    at: Annotated[
-        str, typer.Option("--at", metavar="TXN|TIME", help="Last transaction with the code that ran then; `start`: none.")
-    ] = "start",
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; by default the end of the log."),
-    ] = None,
+    at: AtOption = "start",
+    until: UntilOption = None,
     table: TableOption = None,
-    skip_missing: Annotated[
-        bool, typer.Option("--skip-missing", help="Skip (and count) calls that APP has no matching procedure for.")
-    ] = False,
+    skip_missing: SkipMissingFlag = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     json: JsonFlag = False,

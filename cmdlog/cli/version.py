@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.wal import native as log
 
 
 def register(program: typer.Typer) -> None:
@@ -25,7 +26,6 @@ def version(json: JsonFlag = False) -> None:
     import apsw
 
     from cmdlog.api import native as gate
-    from cmdlog.wal import native as log
     from procedures.native import accelerator
 
     modules = {"engine": accelerator, "gate": gate.steps, "log": log.steps}

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cmdlog.cluster.code_gate import CodeGate
+from cmdlog.cluster.entry_gates import CodeGate, HalfSkip, MultiCallGate
 from cmdlog.cluster.entry_records import EntryBlocks, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
-from cmdlog.cluster.multi_calls import HalfSkip, MultiCallGate
 from cmdlog.member.entry_reader import EntryRequest
 from cmdlog.node.outcome import CallOutcome, Done, UnknownOutcome
 from cmdlog.node.sequencing.sequencer import Sequencer

@@ -15,8 +15,7 @@ from cmdlog.cli.app import make_program
 from cmdlog.cli.cli_errors import CommandFailed, explain
 from cmdlog.cli.output import out
 from cmdlog.cli.server.settings_sources import load_settings
-from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
-from cmdlog.cluster.transport.cluster_secret import BadSecret, read_secret
+from cmdlog.cluster.cluster_file import BadClusterFile, BadSecret, ClusterFile, read_secret
 from cmdlog.cluster.transport.peer_transport import BadPeerCertificate
 from cmdlog.member.member_ground import MemberGround
 from cmdlog.node.boot import OtherApplication

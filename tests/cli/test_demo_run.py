@@ -12,8 +12,8 @@ import apsw
 import pytest
 
 import cmdlog
+from cmdlog.cli.demo.demo_report import DemoDisplay
 from cmdlog.cli.demo.demo_run import DemoOptions, DemoRun, table_rows
-from cmdlog.cli.demo.display import DemoDisplay
 from cmdlog.cli.demo.proof import BankState, DemoCall, ProofVerdict, Rows
 from procedures.samples import bank
 from replay.state.trust import state_path

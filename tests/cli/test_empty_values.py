@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import typer
 
-from cmdlog.cli.app import command_parser, make_program
+from cmdlog.cli.app import command_parser, make_program, refuse_empty_values, takes_path
 from cmdlog.cli.cli_errors import USAGE
-from cmdlog.cli.empty_values import refuse_empty_values, takes_path
 from tests.commands import Command
 
 

@@ -16,7 +16,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from cmdlog.cli.cli_errors import explain
-from cmdlog.cli.server.serve import StartReport, naming, stopped_in_order, tell_start
+from cmdlog.cli.server.serve import naming, stopped_in_order
+from cmdlog.cli.server.start_report import StartReport, tell_start
 from cmdlog.node.node import Node
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.site_child import NotStarted

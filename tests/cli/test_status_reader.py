@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.cluster.status_reader import StatusReader
+from cmdlog.cli.cluster.cluster_access import ClusterAccess, StatusReader
 from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from tests.client.scripted import ScriptedServer, Step, http, problem
 from tests.waiting import PATIENCE_S
@@ -19,7 +19,7 @@ NOBODY = "http://127.0.0.1:1"
 
 def reader(*urls: str) -> StatusReader:
     """One that waits only for what is slow."""
-    return StatusReader(urls, None, None, None, 10.0)
+    return ClusterAccess(urls, None, None, None, 0.0).reader(10.0)
 
 
 def says(node: int, *members: tuple[int, str], cluster: dict[str, Any] | None = None) -> Step:
@@ -58,12 +58,9 @@ def test_node_that_was_named_and_is_silent_has_its_number() -> None:
 
 
 def test_where_no_node_answers_in_time_each_is_asked_again() -> None:
-    """A busy machine: the second question has all the time. Without patience there is none."""
-    silent = [Step("body read", end="stall")] * 2
-    with ScriptedServer(silent) as server:
-        assert StatusReader([server.url], None, None, None, 0.2).ask_all()[0]["state"] == "unreachable"
-        server._steps.append(says(1, (1, server.url)))
-        (row,) = StatusReader([server.url], None, None, None, 0.2, patience_s=PATIENCE_S).ask_all()
+    """A busy machine: the second question has all the time."""
+    with ScriptedServer([Step("body read", end="stall"), says(1)]) as server:
+        (row,) = ClusterAccess([server.url], None, None, None, PATIENCE_S).reader(0.2).ask_all()
     assert (row["node"], row["state"]) == (1, "running")
 
 
@@ -93,7 +90,7 @@ def test_certificates_are_read_first(tmp_path: Path) -> None:
     """A file that holds none is named once, not once per node."""
     (tmp_path / "ca").write_text("none")
     with pytest.raises(CommandFailed, match="cannot be read as certificates"):
-        StatusReader([NOBODY], None, None, tmp_path / "ca", 10.0)
+        ClusterAccess([NOBODY], None, None, tmp_path / "ca", 10.0).reader(10.0)
 
 
 def test_removed_node_is_known_by_its_number_and_not_asked() -> None:
@@ -125,5 +122,5 @@ def test_cluster_file_may_be_older_than_the_cluster(tmp_path: Path) -> None:
         one._steps.append(says(1, cluster={"members": [*members, {"node": 3, "client": NOBODY, "state": "removed"}]}))
         moved._steps.append(says(2))
         added._steps.append(says(5))
-        rows = StatusReader([], path, None, None, 10.0).ask_all()
+        rows = ClusterAccess(None, path, None, None, 0.0).reader(10.0).ask_all()
     assert [(row["node"], row["url"]) for row in rows] == list(now.items())

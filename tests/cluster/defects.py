@@ -11,7 +11,7 @@ from typing import Final
 from tests.cluster.defects_membership import OF_MEMBERS
 from tests.raft.defects_members import Mutant
 
-DRIVER, MARKS, GATE = "cluster/replication.py", "cluster/executed_marks.py", "cluster/multi_calls.py"
+DRIVER, MARKS, GATE = "cluster/replication.py", "cluster/executed_marks.py", "cluster/entry_gates.py"
 COMMITS, RESTORED, RECORDS = "cluster/rounds.py", "cluster/restored_groups.py", "cluster/entry_records.py"
 VERDICT = "wal/term_table.py"
 MACHINE, LEADERSHIP, STEPS = (
@@ -28,7 +28,7 @@ BOOK, ADMISSION, NETWORK = (
     "cluster/transport/peer_admission.py",
     "cluster/transport/peer_network.py",
 )
-HANDSHAKE, OUTBOX, TICKER = "cluster/transport/handshake.py", "cluster/transport/outbox.py", "cluster/transport/ticker.py"
+HANDSHAKE, OUTBOX, TICKER = "cluster/transport/handshake.py", "cluster/transport/outbox.py", "cluster/transport/peer_transport.py"
 
 OF_DRIVER: Final = (
     Mutant(

@@ -6,14 +6,13 @@ from typing import Final
 
 from tests.raft.defects_members import Mutant
 
-PLAN, CHANGES = "cluster/membership/member_plan.py", "cluster/membership/group_changes.py"
+PLAN = CHANGES = "cluster/membership/member_plan.py"
 REQUESTS, WISHES = ("cluster/membership/member_requests.py",) * 2
 FAULTS, SIGHT = "cluster/membership/fault_sets.py", "cluster/membership/membership_view.py"
 RECONCILER, FOLLOWER = "cluster/membership/reconciler.py", "member/membership/roll_follower.py"
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     PLAN: ("cluster/membership/test_member_plan.py",),
-    CHANGES: ("cluster/membership/test_group_changes.py",),
     REQUESTS: ("cluster/membership/test_member_requests.py",),
     FAULTS: ("cluster/membership/test_fault_sets.py", "member/membership/test_membership.py"),
     SIGHT: ("cluster/membership/test_membership_view.py",),

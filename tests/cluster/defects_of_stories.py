@@ -6,7 +6,8 @@ from typing import Final
 
 from tests.raft.defects_members import Mutant
 
-PLAN, CHANGES, SIGHT = (f"cluster/membership/{name}.py" for name in ("member_plan", "group_changes", "membership_view"))
+PLAN, SIGHT = (f"cluster/membership/{name}.py" for name in ("member_plan", "membership_view"))
+CHANGES = PLAN
 REQUESTS, SETS = (f"cluster/membership/{name}.py" for name in ("member_requests", "fault_sets"))
 RECONCILER, FOLLOWER = "cluster/membership/reconciler.py", "member/membership/roll_follower.py"
 GROUPS, PLACES, DIRECTORY = "cluster/copying/copied_groups.py", "cluster/rounds.py", "member/rejoin/copied_directory.py"
@@ -185,7 +186,6 @@ OF_STORIES: Final = (
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     PLAN: ("cluster/membership/test_member_plan.py", "cluster/sim/members/test_member_stories.py"),
-    CHANGES: ("cluster/membership/test_group_changes.py", "cluster/sim/members/test_member_stories.py"),
     SIGHT: ("cluster/sim/members/test_member_stories.py",),
     REQUESTS: ("cluster/membership/test_member_requests.py",),
     RECONCILER: ("cluster/sim/members/test_member_stories.py",),

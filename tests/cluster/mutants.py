@@ -20,16 +20,16 @@ SIM_SEEDS: Final = 25
 SIMULATION: Final = ("-m", "tests.cluster.sim", "--seeds", str(SIM_SEEDS), "--jobs", "1", "--first-failure")
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
-    defects.DRIVER: ("cluster/test_driver_duties.py", "cluster/test_replication.py"),
-    defects.COMMITS: ("cluster/test_rounds.py", "cluster/test_driver_duties.py", "cluster/test_replication.py"),
+    defects.DRIVER: ("cluster/test_replication.py",),
+    defects.COMMITS: ("cluster/test_rounds.py", "cluster/test_replication.py"),
     defects.RESTORED: ("cluster/test_restored_groups.py",),
     defects.RECORDS: ("cluster/test_entry_records.py",),
     defects.READER: ("member/test_entry_reader.py",),
     defects.MARKS: ("cluster/test_executed_marks.py",),
-    defects.GATE: ("cluster/test_multi_calls.py",),
-    defects.VERDICT: ("wal/test_term_table.py", "cluster/test_multi_calls.py"),
+    defects.GATE: ("cluster/test_entry_gates.py",),
+    defects.VERDICT: ("wal/test_term_table.py", "cluster/test_entry_gates.py"),
     defects.MACHINE: ("member/test_sequenced_machine.py",),
-    defects.ROUNDS: ("member/test_leader_reads.py", "member/test_read_rounds.py", "cluster/test_confirmed_reads.py"),
+    defects.ROUNDS: ("member/test_leader_reads.py", "member/test_read_rounds.py"),
     defects.TRANSFER: ("member/test_leadership_transfer.py",),
     defects.LOG_FEED: ("node/test_replicated_pipelines.py",),
     defects.PIPELINES: ("node/test_replicated_pipelines.py",),
@@ -44,7 +44,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     defects.ADMISSION: ("cluster/transport/test_peer_admission.py",),
     defects.HANDSHAKE: ("cluster/transport/test_handshake.py",),
     defects.OUTBOX: ("cluster/transport/test_outbox.py",),
-    defects.TICKER: ("cluster/transport/test_ticker.py",),
+    defects.TICKER: ("cluster/transport/test_peer_transport.py",),
     defects.NETWORK: ("cluster/transport/test_peer_network.py",),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import httpx
 
 from cmdlog.cli.demo.nodes import free_ports
-from tests.waiting import PATIENCE_S, ask_for
+from tests.waiting import PATIENCE_S, ask_for, wait_for
 
 APP = "procedures.samples.bank:db"
 SMALL = ("--segment-bytes", "1MiB", "--segments", "16", "--log-reserve-bytes", "64KiB", "--call-bytes-max", "256KiB")
@@ -34,6 +35,7 @@ class ServedCluster:
         self.tls: ssl.SSLContext | bool = tls or True
         self.urls = {node: f"{'https' if tls else 'http'}://127.0.0.1:{ports[node - 1]}" for node in self.nodes}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._customers = itertools.count(1)
         members = [f"--member={node}=127.0.0.1:{ports[count + node - 1]},{self.urls[node]}" for node in self.nodes]
         self.run(
             "cluster", "init", app, *members, "--partitions", str(partitions), "--to", "cluster.json",
@@ -122,6 +124,31 @@ class ServedCluster:
             return 0
 
         return ask_for(look, PATIENCE_S, self.logs)
+
+    def a_follower(self) -> int:
+        """A node that does not lead."""
+        leader = self.leader()
+        return next(node for node in self.nodes if node != leader)
+
+    def wait_follows(self, node: int) -> None:
+        """Until the node hears from a leader, or leads."""
+        wait_for(lambda: self.status(node).get("cluster", {}).get("leader"), why=self.logs)
+
+    def wait_level(self) -> None:
+        """Until all nodes have committed and run the same."""
+
+        def level() -> bool:
+            found = list(self.positions().values())
+            return len(found) == len(self.nodes) and len(set(found)) == 1 and all(done == run for done, run in found[0])
+
+        ask_for(level, why=self.logs)
+
+    def new_account(self, branch: int = 1) -> dict[str, int]:
+        """An open account of the test alone, without money."""
+        made = {"branch": branch, "customer": next(self._customers)}
+        opened = self.call("open_account", {**made, "savings": 0, "checking": 0}, f"open{made['customer']}")
+        assert opened["status"] == 200, opened
+        return made
 
     def logs(self) -> str:
         return "\n".join((self.folder / f"log{node}").read_text(errors="replace")[-3000:] for node in self.nodes)

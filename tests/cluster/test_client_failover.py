@@ -20,6 +20,7 @@ import pytest
 from cmdlog.client import AsyncClient, Client
 from cmdlog.results import Result
 from tests.cluster.served import ServedCluster
+from tests.node.rig import rows
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
@@ -32,8 +33,9 @@ PAUSE_S = 0.02  # of a caller between two calls: the processor is for the server
 class Callers:
     """Callers of every kind at once. `answers` holds for each kind the results, in the order of the calls."""
 
-    def __init__(self, urls: list[str], branch: int) -> None:
-        self._urls, self._branch = urls, branch
+    def __init__(self, urls: list[str], accounts: dict[str, dict[str, int]]) -> None:
+        self._urls = urls
+        self._deposits: dict[str, dict[str, Any]] = {kind: {**account, "amount": 1} for kind, account in accounts.items()}
         self.answers: dict[str, list[Any]] = {kind: [] for kind in KINDS}
         self.failures: list[BaseException] = []
         self._over = threading.Event()
@@ -69,14 +71,14 @@ class Callers:
     def _call(self) -> None:
         with Client(self._urls) as client:
             for _ in self._numbers():
-                self.answers["call"].append(client.invoke("deposit_checking", account("call", self._branch)).txn_id)
+                self.answers["call"].append(client.invoke("deposit_checking", self._deposits["call"]).txn_id)
 
     def _share(self) -> None:
         with Client(self._urls, auto_batch=True) as client:
 
             def work() -> None:
                 for _ in self._numbers():
-                    self.answers["shared"].append(client.invoke("deposit_checking", account("shared", self._branch)).txn_id)
+                    self.answers["shared"].append(client.invoke("deposit_checking", self._deposits["shared"]).txn_id)
 
             threads = [threading.Thread(target=work) for _ in range(8)]
             for thread in threads:
@@ -86,7 +88,7 @@ class Callers:
 
     def _batch(self) -> None:
         with Client(self._urls) as client:
-            for answer in client.batch(("deposit_checking", account("batch", self._branch)) for _ in self._numbers()):
+            for answer in client.batch(("deposit_checking", self._deposits["batch"]) for _ in self._numbers()):
                 assert isinstance(answer, Result), answer
                 self.answers["batch"].append(answer.txn_id)
 
@@ -97,29 +99,11 @@ class Callers:
                 async def work() -> None:
                     while not self._over.is_set():
                         await asyncio.to_thread(self._over.wait, PAUSE_S)
-                        self.answers["task"].append(
-                            (await client.invoke("deposit_checking", account("task", self._branch))).txn_id
-                        )
+                        self.answers["task"].append((await client.invoke("deposit_checking", self._deposits["task"])).txn_id)
 
                 await asyncio.gather(*(work() for _ in range(8)))
 
         asyncio.run(run())
-
-
-def account(kind: str, branch: int) -> dict[str, Any]:
-    """A deposit of 1 for callers of this kind."""
-    return {"branch": branch, "customer": KINDS.index(kind) + 1, "amount": 1}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]:
-    """Three nodes that are starting, or run. A test leaves them so."""
-    served = ServedCluster(tmp_path_factory.mktemp("cluster"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CMDLOG_DRAIN_TIMEOUT_S", "2")
-        served.start()
-        yield served
-    served.close()
 
 
 @pytest.mark.parametrize(
@@ -130,34 +114,52 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]
 def test_every_call_is_answered_once_whatever_becomes_of_the_leader(cluster: ServedCluster, ends: list[signal.Signals]) -> None:
     """The leader is killed, the next one stopped in order, the one after it sleeps past an election: calls alone, calls that
     share requests, batches, tasks and a feed are all answered; balances say that none was executed twice."""
-    urls, branch = list(cluster.urls.values()), 10 + len(ends)
+    urls, accounts = list(cluster.urls.values()), {kind: cluster.new_account(2) for kind in KINDS}
     with Client(urls) as client:
-        for kind in KINDS:
-            opened = {key: value for key, value in account(kind, branch).items() if key != "amount"}
-            client.invoke("open_account", {**opened, "savings": 0, "checking": 0})
-        with Callers(urls, branch) as callers:
+        with Callers(urls, accounts) as callers:
             for end in ends:
                 more_of_each(callers, 20)
                 first = cluster.leader()
                 if end == signal.SIGSTOP:
                     cluster.pause(first)
+                    cluster.leader([node for node in cluster.nodes if node != first])
                     more_of_each(callers, 20)
+                    before = len(callers.answers["call"])
                     cluster.pause(first, over=True)
+                    check_reads(cluster, first, accounts["call"], before)
                 else:
                     cluster.kill(first, end)
                     more_of_each(callers, 20)
                     cluster.start(first)
-                    wait_for(partial(known_leader, cluster, first), why=cluster.logs)
+                    cluster.wait_follows(first)
         assert callers.failures == []
         for kind, answers in callers.answers.items():
             assert len(set(answers)) == len(answers)
-            owned = {key: value for key, value in account(kind, branch).items() if key != "amount"}
-            assert client.call("balance", **owned) == len(answers), kind
+            assert client.call("balance", **dict[str, Any](accounts[kind])) == len(answers), kind
+    if signal.SIGSTOP in ends:
+        cluster.wait_level()
+        for node in cluster.nodes:
+            cluster.kill(node, signal.SIGTERM)
+        cluster.run("recover", "n1", "n2", "n3", "--to", "OUT")
+        found = {
+            customer: checking for partition in range(2) for customer, checking in rows(cluster.folder / "OUT", partition, SQL)
+        }
+        assert {kind: found[account["customer"]] for kind, account in accounts.items()} == callers.counts()
 
 
-def known_leader(cluster: ServedCluster, node: int) -> object:
-    """Whom the node takes for the leader, once it takes part again."""
-    return cluster.status(node).get("cluster", {}).get("leader")
+SQL = "SELECT customer, checking FROM accounts"
+
+
+def check_reads(cluster: ServedCluster, sleeper: int, account: dict[str, int], before: int) -> None:
+    """A leader that slept past an election: a read there is refused or current; a stale one is asked for by name, anywhere."""
+    read = httpx.post(f"{cluster.urls[sleeper]}/v1/procedures/balance", json=account)
+    assert read.status_code == 503 or read.json()["result"] >= before, "refused, or read where calls are taken"
+    query = {"sql": f"{SQL} WHERE customer = ?", "params": [account["customer"]]}
+    answer = httpx.post(f"{cluster.urls[sleeper]}/v1/query", json=query)
+    assert answer.status_code == 503 or answer.json()["rows"][0][1] >= before
+    for node in cluster.nodes:
+        stale = httpx.post(f"{cluster.urls[node]}/v1/procedures/balance?consistency=stale", json=account)
+        assert set(stale.json()) == {"txn_id", "partition", "result", "as_of", "as_of_time"}
 
 
 def more_of_each(callers: Callers, count: int) -> None:
@@ -259,8 +261,7 @@ def test_stream_over_a_change_of_leader_is_answered_whole(cluster: ServedCluster
     """A stream to a leader that is stopped, or sleeps past an election, is not torn: each line that was read has its answer, by
     its place. What has a result is executed, what was refused is not, and of what is in doubt the key finds out."""
     first = cluster.leader()
-    mine: dict[str, Any] = {"branch": 2, "customer": int(end)}
-    assert cluster.call("open_account", {**mine, "savings": 0, "checking": 0}, f"open{end}")["status"] == 200
+    mine: dict[str, Any] = {**cluster.new_account(2)}
     stream = LineStream(cluster.urls[first], mine)
     wait_for(lambda: len(stream.answers) > 200, why=cluster.logs)
     if end == signal.SIGTERM:
@@ -290,4 +291,4 @@ def test_stream_over_a_change_of_leader_is_answered_whole(cluster: ServedCluster
     if end == signal.SIGTERM:
         cluster.kill(first)
         cluster.start(first)
-        wait_for(partial(known_leader, cluster, first), why=cluster.logs)
+        cluster.wait_follows(first)

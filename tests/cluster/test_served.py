@@ -1,108 +1,33 @@
-"""A cluster of real processes: the leader is killed, everything is killed, and nothing acknowledged is lost or doubled."""
+"""A cluster of real processes: leaders that stop fail no call, followers answer as the leader does, members are proven."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import json
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
+from cmdlog.wal.files import RealFiles
+from replay.drill.drill import drill
 from tests.cluster.served import ServedCluster
-from tests.node.rig import rows
-from tests.waiting import ask_for, wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
-CUSTOMERS = itertools.count(1)
-Account = dict[str, int]
 PAUSE_S = 0.02  # of a caller between two calls: the processor is for the servers
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]:
-    """Three nodes, for one test after the other."""
-    made = ServedCluster(tmp_path_factory.mktemp("served"))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def cluster(served: ServedCluster) -> ServedCluster:
-    """All nodes run, or are starting."""
-    if ended := [node for node in served.nodes if not served.is_running(node)]:
-        served.start(*ended)
-    return served
-
-
-@pytest.fixture
-def account(cluster: ServedCluster) -> Account:
-    """An open account of the test alone, without money."""
-    cluster.leader()
-    made = {"branch": 1, "customer": next(CUSTOMERS)}
-    opened = cluster.call("open_account", {**made, "savings": 0, "checking": 0}, f"open{made['customer']}")
-    assert opened["status"] == 200, opened
-    return made
-
-
-def level(cluster: ServedCluster, nodes: int = 3) -> object:
-    """All nodes have committed and run the same."""
-    found = cluster.positions()
-    return found if len(found) == nodes and len(set(found.values())) == 1 and all(a == b for a, b in found[1]) else None
-
-
-def follows(cluster: ServedCluster, node: int) -> bool:
-    """Whether the node hears from a leader."""
-    return bool(cluster.status(node).get("cluster", {}).get("leader"))
-
-
-@pytest.mark.torture
-def test_leader_that_stops_or_sleeps_costs_no_call(cluster: ServedCluster, account: Account) -> None:
-    """Under calls the leader gets SIGTERM, the next one SIGSTOP past an election: every call has one effect, what slept follows
-    and answers no stale read unless it is asked for one, and a recovery of the three directories has the same balances."""
-    first = cluster.leader()
-    with calls_under_way(cluster, account) as answers:
-        more_than(answers, 5)
-        cluster.kill(first, signal.SIGTERM)
-        more_than(answers, 5)
-        assert cluster.leader() != first
-        cluster.start(first)
-        ask_for(partial(follows, cluster, first), why=cluster.logs)
-        sleeper = cluster.leader()  # asked last: on a busy machine there may have been an election
-        cluster.pause(sleeper)
-        awake = [node for node in cluster.nodes if node != sleeper]
-        cluster.leader(awake)
-        cluster.pause(sleeper, over=True)
-        before = len(answers)
-        read = httpx.post(f"{cluster.urls[sleeper]}/v1/procedures/balance", json=account)
-        assert read.status_code == 503 or read.json()["result"] >= before, "refused, or read where calls are taken"
-        query = {"sql": "SELECT checking FROM accounts WHERE customer = ?", "params": [account["customer"]]}
-        answer = httpx.post(f"{cluster.urls[sleeper]}/v1/query", json=query)
-        assert answer.status_code == 503 or answer.json()["rows"][0][0] >= before
-        for node in cluster.nodes:
-            stale = httpx.post(f"{cluster.urls[node]}/v1/procedures/balance?consistency=stale", json=account)
-            assert set(stale.json()) == {"txn_id", "partition", "result", "as_of", "as_of_time"}
-            rows = httpx.post(f"{cluster.urls[node]}/v1/query?consistency=stale", json=query).json()["rows"]
-            assert rows[0][0] <= len(answers) + 1
-        more_than(answers, 5)
-    assert [answer for answer in answers if answer["status"] != 200] == []
-    ask_for(lambda: cluster.status(sleeper).get("cluster", {}).get("standing") in ("following", "leading"), why=cluster.logs)
-    assert cluster.call("balance", account, "")["result"] == len(answers)
-    ask_for(lambda: level(cluster), why=cluster.logs)
-    for node in cluster.nodes:
-        cluster.kill(node, signal.SIGTERM)
-    cluster.run("recover", "n1", "n2", "n3", "--to", "OUT")
-    assert balances(cluster.folder / "OUT")[1, account["customer"]] == len(answers)
-
-
-def test_orderly_stops_of_leaders_fail_no_call(cluster: ServedCluster, account: Account) -> None:
+def test_orderly_stops_of_leaders_fail_no_call(cluster: ServedCluster) -> None:
     """Calls without a key, at all nodes: each is answered, or refused with nothing logged. None ends in doubt, while two leaders
     in a row get SIGTERM."""
+    account = cluster.new_account()
     caller = KeylessCaller(cluster, account)
     with caller.running():
         for _ in range(2):
@@ -111,7 +36,7 @@ def test_orderly_stops_of_leaders_fail_no_call(cluster: ServedCluster, account: 
             cluster.kill(stopped, signal.SIGTERM)
             more_than(caller.answered, 20)
             cluster.start(stopped)
-            ask_for(partial(follows, cluster, stopped), why=cluster.logs)
+            cluster.wait_follows(stopped)
     assert caller.doubtful == []
     assert cluster.call("balance", account, "")["result"] == len(caller.answered)
 
@@ -119,7 +44,7 @@ def test_orderly_stops_of_leaders_fail_no_call(cluster: ServedCluster, account: 
 class KeylessCaller:
     """Deposits of 1 without a key, at each node, repeated only when they were refused."""
 
-    def __init__(self, cluster: ServedCluster, account: Account) -> None:
+    def __init__(self, cluster: ServedCluster, account: dict[str, int]) -> None:
         self.answered: list[dict[str, Any]] = []
         self.doubtful: list[object] = []
         self._urls, self._account = cluster.urls, account
@@ -160,34 +85,67 @@ class KeylessCaller:
         return url
 
 
-@contextlib.contextmanager
-def calls_under_way(cluster: ServedCluster, account: Account) -> Iterator[list[dict[str, Any]]]:
-    """Deposits of 1, each under its own key until it has an outcome; the outcomes."""
-    answers: list[dict[str, Any]] = []
-    over = threading.Event()
-
-    def deposit() -> None:
-        for number in itertools.count():
-            if over.wait(PAUSE_S):
-                return
-            answers.append(cluster.call("deposit_checking", {**account, "amount": 1}, f"under_way{number}"))
-
-    thread = threading.Thread(target=deposit)
-    thread.start()
-    try:
-        yield answers
-    finally:
-        over.set()
-        thread.join()
-
-
 def more_than(answers: list[dict[str, Any]], count: int) -> None:
     """So many more calls have an outcome."""
     before = len(answers)
     wait_for(lambda: len(answers) > before + count)
 
 
-def balances(directory: Path) -> dict[tuple[int, int], int]:
-    """What both partitions of a restored directory hold, by branch and customer."""
-    found = (rows(directory, partition, "SELECT branch, customer, checking FROM accounts") for partition in range(2))
-    return {(branch, customer): checking for branch, customer, checking in itertools.chain.from_iterable(found)}
+def test_batches_reads_and_headers_work_at_a_follower(cluster: ServedCluster) -> None:
+    """As at the leader: lines in order, reads that see what was answered before, `Cmdlog-Txn`, `Prefer`, problems."""
+    account, node = cluster.new_account(), cluster.a_follower()
+    deposit = {**account, "amount": 1}
+    url = cluster.urls[node]
+    lines = [{"procedure": "deposit_checking", "params": deposit, "key": f"line{n}"} for n in range(300)]
+    lines += [{"procedure": "set_rate", "params": {"name": "base", "basis_points": 7}}]
+    lines += [{"procedure": "deposit_checking", "params": {**deposit, "branch": 9}}, {"procedure": "nobody_s", "params": {}}]
+    given = httpx.post(f"{url}/v1/batch", content=b"\n".join(map(orjson.dumps, lines)))
+    answers = [orjson.loads(line) for line in given.content.splitlines()]
+    assert len(answers) == len(lines)
+    txns = [int(answer["txn_id"]) for answer in answers[:300]]
+    assert txns == sorted(set(txns)), "in the order of the lines"
+    assert [answer["error"]["code"] for answer in answers[301:]] == ["aborted", "unknown_procedure"]
+    seen = answers[300]["txn_id"]
+    call = httpx.post(
+        f"{url}/v1/procedures/deposit_checking", json=deposit,
+        headers={"Cmdlog-Txn": seen, "Prefer": "durability=sync"},
+    )  # fmt: skip
+    assert call.status_code == 200, call.text
+    assert call.headers["preference-applied"] == "durability=sync"
+    assert int(call.headers["cmdlog-txn"]) > int(seen)
+    read = httpx.post(f"{url}/v1/procedures/balance", json=account)
+    assert read.json()["result"] == 301
+    future = httpx.post(f"{url}/v1/procedures/balance", json=account, headers={"Cmdlog-Txn": str(2**62)})
+    logged = httpx.post(f"{url}/v1/procedures/deposit_checking", json=deposit, headers={"Cmdlog-Txn": str(2**62)})
+    assert (future.status_code, logged.status_code) == (422, 422)
+    assert logged.json()["problems"][0]["field"] == "Cmdlog-Txn"
+    query = httpx.post(f"{url}/v1/query", json={"sql": "SELECT 1"})
+    assert (query.status_code, query.json()["leader"]) == (503, cluster.urls[cluster.leader()])
+    status = cluster.status(node)["cluster"]["forwarding"]
+    assert status["sent"] >= 303
+
+
+def drilled(cluster: ServedCluster, node: int) -> dict[str, Any]:
+    """What the command says, which ends well."""
+    command = cluster.command("drill", f"n{node}", "--json")
+    done = subprocess.run(command, cwd=cluster.folder, env=cluster.environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.torture
+def test_member_is_proven_beside_the_others_and_when_all_have_stopped(cluster: ServedCluster) -> None:
+    """Leader and followers alike, with calls replayed; the other members are named."""
+    for branch in range(4):
+        cluster.new_account(branch)
+    for node in cluster.nodes:
+        found = drilled(cluster, node)
+        assert found["verdict"] == "proven"
+        assert found["members"] == [other for other in cluster.nodes if other != node]
+        assert {part["undecided"] >= 0 for part in found["partitions"]} == {True}
+    for node in cluster.nodes:
+        cluster.kill(node)
+    reports = [drill(RealFiles(), str(Path(cluster.folder, f"n{node}")), seed=1) for node in cluster.nodes]
+    assert [(report.error, report.verdict) for report in reports] == [(None, "proven")] * len(reports)
+    assert all(sum(proof.calls for proof in report.newest.values()) > 0 for report in reports)

@@ -21,7 +21,7 @@ import pytest
 
 from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from cmdlog.cluster.transport import peer_network
-from cmdlog.cluster.transport.ticker import Ticker
+from cmdlog.cluster.transport.peer_transport import Ticker
 from cmdlog.member import member, member_ground
 from cmdlog.member.leading.leadership import Standing
 from cmdlog.member.member import Member

@@ -12,20 +12,21 @@ from typing import Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
+from cmdlog.cli.cluster.cluster_access import ClusterAccess, YesFlag, ask_first, with_access
 from cmdlog.cli.cluster.cluster_health import judge_cluster
-from cmdlog.cli.cluster.cluster_options import ClusterAccess, with_access
 from cmdlog.cli.cluster.cluster_table import cluster_table
 from cmdlog.cli.cluster.join import HELP as JOIN_HELP
 from cmdlog.cli.cluster.join import join
 from cmdlog.cli.cluster.member_commands import register_changes
-from cmdlog.cli.cluster.quarantine import register_quarantine
 from cmdlog.cli.cluster.unsafe_recover import HELP as RECOVER_HELP
 from cmdlog.cli.cluster.unsafe_recover import unsafe_recover
 from cmdlog.cli.demo.demo import cluster_demo
+from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import understood
 from cmdlog.cli.server.status import EveryOption, WatchOption, watch_values
+from cmdlog.wal.files import RealFiles
 
 ASK_S: Final = 2.0  # for one node: an operator waits, and a stopped process still accepts connections
 MEMBER_FORM: Final = "NODE=HOST:PEERPORT,URL"
@@ -87,8 +88,7 @@ def cluster_init(
           --member 2=10.0.0.2:7642,http://10.0.0.2:8642 --member 3=10.0.0.3:7642,http://10.0.0.3:8642
       cmdlog serve shop:db --data ./n1 --join cluster.json --node 1 --cluster-secret-file cluster.secret
     """
-    from cmdlog.cluster.cluster_file import check_new_members
-    from cmdlog.cluster.transport.cluster_secret import new_secret_text
+    from cmdlog.cluster.cluster_file import check_new_members, new_secret_text
 
     members = tuple(sorted(map(_member, member), key=lambda of: of.node))
     try:
@@ -139,7 +139,6 @@ def _new_cluster(app: str, members: tuple[Any, ...], partitions: int) -> Any:
 def _recovered(app: str, members: tuple[Any, ...], directory: Path) -> Any:
     """One node begins with what a recovery made. Raises: NotRecovered, NotSoleVoter, WalError, CommandFailed."""
     from cmdlog.cluster.membership.recovered_cluster import recovered_cluster
-    from cmdlog.wal.files import RealFiles
 
     if len(members) > 1:
         raise CommandFailed(
@@ -196,3 +195,58 @@ def cluster_status(
         out.result(told, lambda: out.renderable(cluster_table(health, told["nodes"])))
     if health.verdict.exit_code:
         raise typer.Exit(health.verdict.exit_code)
+
+
+# -- what a directory held before a copy took its place: a node never deletes it, an operator does
+
+DirectoryArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Node directory; its node may run.", callback=act_as_owner)
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the entry, from `list`.")]
+QUARANTINE_COLUMNS: Final = ("name", "taken", "reason", "bytes")
+QUARANTINE_HELP: Final = """List and remove what a node set aside when it was rebuilt by a copy.
+
+[bold]Examples[/bold]
+
+  cmdlog cluster quarantine list ./n3
+  cmdlog log inspect ./n3/quarantine/20260131T120000Z-damaged
+  cmdlog cluster quarantine remove ./n3 20260131T120000Z-damaged
+
+Keep an entry until the node is level again, and is not needed to find a cause.
+"""
+
+
+def register_quarantine(group: typer.Typer) -> None:
+    """Adds the commands."""
+    commands = typer.Typer(no_args_is_help=True, help=QUARANTINE_HELP, rich_markup_mode="rich")
+    commands.command("list", help="Show the entries, oldest first.")(list_entries)
+    commands.command("remove", help="Delete one entry for good. Asks first.")(remove_entry)
+    group.add_typer(commands, name="quarantine")
+
+
+def list_entries(directory: DirectoryArgument, json: JsonFlag = False) -> None:
+    """Reads names and sizes."""
+    from cmdlog.member.rejoin.quarantine_folder import list_quarantine
+
+    rows = [entry.to_json() for entry in list_quarantine(RealFiles(), _existing(directory))]
+    shown = [[row[column] for column in QUARANTINE_COLUMNS] for row in rows]
+    out.result(
+        {"entries": rows},
+        lambda: out.table("Quarantine", QUARANTINE_COLUMNS, shown) if rows else out.text("the quarantine is empty"),
+    )
+
+
+def remove_entry(directory: DirectoryArgument, name: NameArgument, *, yes: YesFlag = False, json: JsonFlag = False) -> None:
+    """Raises: NotInQuarantine, CommandFailed."""
+    from cmdlog.member.rejoin.quarantine_folder import remove_quarantined
+
+    path = _existing(directory)
+    ask_first(f"delete {os.path.join(path, 'quarantine', name)} for good?", yes=yes)
+    gone = remove_quarantined(RealFiles(), path, name).to_json()
+    out.result({"removed": gone}, lambda: out.text(f"removed {name}: {gone['bytes']:,} bytes"))
+
+
+def _existing(directory: Path) -> str:
+    if not directory.is_dir():
+        raise CommandFailed(f"{directory} is not a directory", exit_code=USAGE)
+    return os.path.abspath(directory)

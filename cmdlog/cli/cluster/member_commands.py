@@ -14,8 +14,7 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster.change_progress import await_change
-from cmdlog.cli.cluster.cluster_health import warn_of_history
-from cmdlog.cli.cluster.cluster_options import (
+from cmdlog.cli.cluster.cluster_access import (
     LOOK_S,
     BaseOption,
     ClientOption,
@@ -29,6 +28,7 @@ from cmdlog.cli.cluster.cluster_options import (
     ask_first,
     with_access,
 )
+from cmdlog.cli.cluster.cluster_health import warn_of_history
 from cmdlog.cli.cluster.members_view import copy_to, state_text
 from cmdlog.cli.output import JsonFlag, out
 

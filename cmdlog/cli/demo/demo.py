@@ -80,8 +80,8 @@ def cluster_demo(  # noqa: PLR0917 - typer reads options from the signature
 def _run_demo(  # noqa: PLR0917 - the commands' options, in their order
     title: str, nodes: int, calls: int, clients: int, partitions: int, seed: int | None, data: Path | None, *, keep: bool
 ) -> None:
+    from cmdlog.cli.demo.demo_report import DemoDisplay
     from cmdlog.cli.demo.demo_run import DemoOptions, DemoRun
-    from cmdlog.cli.demo.display import DemoDisplay
 
     options = DemoOptions(nodes, calls, clients, partitions, random.randrange(2**31) if seed is None else seed)
     with demo_folder(data, keep=keep) as folder, DemoDisplay(quiet=out.json) as display:

@@ -15,19 +15,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.demo.client_load import ANSWER_WITHIN_S, ClientLoad, ask_many
-from cmdlog.cli.demo.demo_report import DemoReport, FaultReport
+from cmdlog.cli.demo.demo_report import DemoDisplay, DemoReport, FaultReport
 from cmdlog.cli.demo.nodes import DemoNodes, LeadingNode
 from cmdlog.cli.demo.proof import BRANCHES, BankState, ClientAnswer, DemoCall, ProofVerdict, Rows, differing_rows, prove
 from cmdlog.cli.demo.server import run_command
 from cmdlog.client import Client
 from cmdlog.signal_handlers import undisturbed
-
-if TYPE_CHECKING:
-    from cmdlog.cli.demo.display import DemoDisplay
 
 CUSTOMERS: Final = 50  # of each branch; all accounts together fit one query (query_rows_max)
 ACCOUNTS_SQL: Final = "SELECT branch, customer, savings, checking FROM accounts"

@@ -10,6 +10,7 @@ import typer
 
 from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.wal.files import RealFiles
 
 
 def register(program: typer.Typer) -> None:
@@ -41,7 +42,6 @@ def adopt(
 
       cmdlog adopt /restored/bank && cmdlog serve bank:db --data /restored/bank
     """
-    from cmdlog.wal.files import RealFiles
     from cmdlog.wal.opening import home
     from replay.plan.sole_voter import check_adoptable
 

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.directory.owner import act_as_owner
+from cmdlog.cli.directory.owner import DirectoryArgument
 from cmdlog.cli.directory.snapshot import damaged_points
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.wal.directory.instance import load_instance
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.ids import MILLIS_SHIFT, txn_millis
 
 if TYPE_CHECKING:
     from replay.log.source import LogSource
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from snapshot.archive_layout import ArchivedSegment
     from snapshot.catalog import Snapshot
 
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.", callback=act_as_owner)]
 COLUMNS: Final = ("name", "blocks", "from", "to", "bytes")
 AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
 AGE_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -135,7 +137,6 @@ def prune(
 
 def _to_go(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> tuple[list[ArchivedSegment], list[Snapshot]]:
     """What is needed for older moments alone. Raises: CommandFailed when a promise needs any of it and `force` is not given."""
-    from cmdlog.wal.ids import MILLIS_SHIFT
     from snapshot.archive.archive_retention import read_promise
     from snapshot.catalog import list_archived
     from snapshot.recovery_points import list_points
@@ -202,8 +203,6 @@ def _take_back(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> None
 
 
 def _place(directory: Path) -> ArchiveFolder:
-    from cmdlog.wal.directory.instance import load_instance
-    from cmdlog.wal.files import RealFiles
     from snapshot.archive.archive import ArchiveFolder
 
     files, path = RealFiles(), os.path.abspath(directory)
@@ -234,7 +233,6 @@ def _of_segment(archived: ArchivedSegment) -> dict[str, Any]:
 
 
 def _of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    from cmdlog.wal.ids import txn_millis
 
     m = snapshot.manifest
     row: dict[str, Any] = {"name": os.path.basename(snapshot.path), "kind": "snapshot", "partition": snapshot.partition}

@@ -17,6 +17,7 @@ from cmdlog.cli.directory.owner import RUNS_CODE, warn_of_code
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
+from cmdlog.wal.files import RealFiles
 from procedures.numeric.marks import numeric_digits
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ def _compare(
     with_keys: bool,
     code: Literal["run", "refuse"],
 ) -> tuple[DiffReport, dict[str, Any]]:
-    from cmdlog.wal.files import RealFiles
     from replay.diff.diff import diff, no_sink
     from replay.diff.parquet import parquet_files
     from replay.diff.state_reader import open_sides

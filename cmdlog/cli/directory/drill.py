@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cmdlog.cli.directory.owner import RUNS_CODE, act_as_owner, warn_of_code
+from cmdlog.cli.directory.owner import RUNS_CODE, DirectoryArgument, warn_of_code
 from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.wal.directory.instance import load_instance
+from cmdlog.wal.files import RealFiles
 
 if TYPE_CHECKING:
     from replay.drill.report import DrillReport
@@ -34,7 +36,7 @@ def register(program: typer.Typer) -> None:
 
 
 def drill(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.", callback=act_as_owner)],
+    directory: DirectoryArgument,
     *,
     seed: Annotated[
         int | None, typer.Option(help="Seed for choosing the moments to replay to; by default a new one each time.")
@@ -45,8 +47,6 @@ def drill(
     json: JsonFlag = False,
 ) -> None:
     """Exit code 16 when a restored state differs from what it should be, 10 when something is damaged; 1 when it was not run."""
-    from cmdlog.wal.directory.instance import load_instance
-    from cmdlog.wal.files import RealFiles
     from replay.drill import drill as drills
 
     files, path = RealFiles(), os.path.abspath(directory)

@@ -19,6 +19,8 @@ from cmdlog.cli.directory.owner import RUNS_CODE, made_for_owner, warn_of_code
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, make_console, out
 from cmdlog.cli.signals import report_on_interrupt
+from cmdlog.wal.directory.instance import load_instance
+from cmdlog.wal.files import RealFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +59,6 @@ def export_them(
 ) -> None:
     """Each partition as of its own snapshot, or all as of --point; their positions are in the files' metadata, and printed."""
     from cmdlog.cli.load_app import load_application
-    from cmdlog.wal.directory.instance import load_instance
-    from cmdlog.wal.files import RealFiles
     from replay.errors import Interrupted
     from snapshot.catalog import list_snapshots
     from snapshot.export import describe_exported, export
@@ -93,7 +93,6 @@ def _at(directory: str, target: str, point: str | None) -> Iterator[str]:
         yield directory
         return
     from cmdlog.cli.directory.recover_output import ProgressDisplay
-    from cmdlog.wal.files import RealFiles
     from replay.errors import UntilBeyond
     from replay.plan.planner import PAST, make_plan
     from replay.plan.until import parse_until

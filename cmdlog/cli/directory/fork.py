@@ -13,6 +13,7 @@ from cmdlog.cli.directory.owner import RUNS_CODE, made_for_owner, warn_of_code
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
+from cmdlog.wal.files import RealFiles
 
 if TYPE_CHECKING:
     from replay.fork.tally import ForkReport
@@ -34,6 +35,17 @@ served with APP; `cmdlog diff` shows what differs. If the command is interrupted
 """
 
 
+AtOption = Annotated[
+    str, typer.Option("--at", metavar="TXN|TIME", help="Last transaction with the code that ran then; `start`: none.")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; by default the end of the log.")
+]
+SkipMissingFlag = Annotated[
+    bool, typer.Option("--skip-missing", help="Skip (and count) calls that APP has no matching procedure for.")
+]
+
+
 def register(program: typer.Typer) -> None:
     """Adds the command."""
     program.command("fork", help=HELP, short_help="Replay the same calls with other code, starting at a transaction.")(fork_it)
@@ -42,18 +54,11 @@ def register(program: typer.Typer) -> None:
 def fork_it(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")],
     *,
-    at: Annotated[
-        str, typer.Option("--at", metavar="TXN|TIME", help="Last transaction with the code that ran then; `start`: none.")
-    ],
+    at: AtOption,
     app: Annotated[str, typer.Option("--app", metavar="APP", help="module:attribute of the Database that runs after it.")],
     to: Annotated[Path, typer.Option("--to", metavar="OUT", help="Make the new node here.")],
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; by default the end of the log."),
-    ] = None,
-    skip_missing: Annotated[
-        bool, typer.Option("--skip-missing", help="Skip (and count) calls that APP has no matching procedure for.")
-    ] = False,
+    until: UntilOption = None,
+    skip_missing: SkipMissingFlag = False,
     call_timeout_s: Annotated[
         float,
         typer.Option(
@@ -67,7 +72,6 @@ def fork_it(
     with not_begun(target):
         from cmdlog.cli.directory.recover_output import ProgressDisplay
         from cmdlog.cli.load_app import load_application
-        from cmdlog.wal.files import RealFiles
         from replay.fork.fork import START, fork
         from replay.plan.until import parse_until
 

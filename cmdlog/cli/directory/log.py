@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
-from cmdlog.cli.directory.owner import act_as_owner
+from cmdlog.cli.directory.owner import DirectoryArgument, act_as_owner
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
+from cmdlog.wal.files import RealFiles
 
 if TYPE_CHECKING:
     from replay.history.history import CallHistory
 
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.", callback=act_as_owner)]
 SEGMENT_COLUMNS = ("sequence", "generation", "open_count", "first_block", "last_block")
 FAULT_COLUMNS = ("sequence", "failed", "author", "term", "reason")
 MEMBER_COLUMNS = ("node", "state", "incarnation", "peer", "client", "former", "forced")
@@ -58,7 +58,6 @@ def register(program: typer.Typer) -> None:
 def inspect_it(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     """Reads headers, checkpoints and the newest segment."""
     from cmdlog.wal.dump import inspect_log
-    from cmdlog.wal.files import RealFiles
 
     found = inspect_log(RealFiles(), os.path.abspath(directory))
     out.result(found, lambda: _show(found))
@@ -72,7 +71,6 @@ def dump(
 ) -> None:
     """Bounded memory; stops with exit code 10 where it meets damage."""
     from cmdlog.wal.dump import dump_log
-    from cmdlog.wal.files import RealFiles
     from cmdlog.wal.format.record import RecordKind
     from replay.log.source import read_log_on
 
@@ -104,7 +102,6 @@ def history_it(
     json: JsonFlag = False,
 ) -> None:
     """One JSON object a line."""
-    from cmdlog.wal.files import RealFiles
     from replay.history.history import history
     from replay.plan.until import parse_first, parse_until
 
@@ -164,7 +161,6 @@ def _asked(partition: int | None, procedure: str | None) -> str:
 def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     """Reads the whole log."""
     from cmdlog.wal.dump import verify_log
-    from cmdlog.wal.files import RealFiles
 
     report = verify_log(RealFiles(), os.path.abspath(directory))
     found = report.as_dict()

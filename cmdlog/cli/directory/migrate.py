@@ -17,6 +17,7 @@ from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import CaOption, TokenOption
 from cmdlog.cli.signals import report_on_interrupt
+from cmdlog.wal.files import RealFiles
 
 if TYPE_CHECKING:
     from cmdlog.node.migrating.offline_plan import OfflinePlan
@@ -92,7 +93,6 @@ def _migrate_directory(app: str, data: Path, *, plan: bool) -> None:
 
 def _plan(directory: str, db: Database, app: str) -> OfflinePlan:
     from cmdlog.node.migrating.offline_plan import plan_offline
-    from cmdlog.wal.files import RealFiles
     from procedures.code.bundle import capture_bundle
 
     bundle = capture_bundle(db, app)

@@ -17,7 +17,9 @@ import os
 import pwd
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from cmdlog.cli.output import out
 from cmdlog.wal.directory.instance import INSTANCE_NAME
@@ -118,3 +120,6 @@ def _groups(user: int, group: int) -> list[int]:
     with contextlib.suppress(KeyError):
         return os.getgrouplist(pwd.getpwuid(user).pw_name, group)
     return [group]
+
+
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.", callback=act_as_owner)]

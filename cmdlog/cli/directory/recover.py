@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
+from cmdlog.cli.directory.fork import HANG_AFTER_S, not_begun, show_fork
 from cmdlog.cli.directory.owner import RUNS_CODE, act_as_owner, made_for_owner, warn_of_code
 from cmdlog.cli.directory.plan_file import check_same, keep_plan, read_bytes, read_plan
 from cmdlog.cli.directory.recover_output import (
@@ -31,6 +32,8 @@ from cmdlog.cli.directory.recover_output import (
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.files import RealFiles
 
 if TYPE_CHECKING:
     from cmdlog.wal.errors import Corrupt
@@ -67,7 +70,6 @@ finished, that is reported.
   cmdlog recover ./bank --plan --to ./out --plan-file plan.json  look first, then do exactly that:
   cmdlog recover ./bank --apply plan.json --to ./out
 """
-HANG_AFTER_S: Final = 3600.0  # the most that a node's own limit allows
 
 
 class CodeChoice(enum.StrEnum):
@@ -144,7 +146,6 @@ def recover(
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
-    from cmdlog.wal.files import RealFiles
     from replay.plan.until import parse_until
 
     given = tuple(os.path.abspath(directory) for directory in directories)
@@ -201,7 +202,6 @@ def _is_joint(wanted: Wanted) -> bool:
 
 def _look_or_copy(wanted: Wanted) -> None:
     """Read-only as far as DIR is concerned."""
-    from cmdlog.wal.errors import Corrupt
     from replay.log.source import settled
     from replay.plan.node_plan import Planned
     from replay.plan.planner import PAST, QUARANTINE, RECOVER, make_plan
@@ -321,7 +321,6 @@ def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
 
 def _with_current_code(wanted: Wanted, app: str | None) -> None:
     """A fork that begins before the first transaction."""
-    from cmdlog.cli.directory.fork import not_begun, show_fork
     from cmdlog.cli.load_app import load_application
     from replay.fork.fork import START, fork
     from replay.fork.rerun import CallUnfit

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cmdlog.cli.output import make_console, out
+from cmdlog.wal.process_limits import worker_count
 
 if TYPE_CHECKING:
     from replay.plan.cluster_plan import JointPlan
@@ -33,7 +34,6 @@ def estimate_s(plan: Plan | JointPlan) -> float:
     """How long it will take, by the times that the nodes measured: the forecast of their status. A guess where they did not."""
     from cmdlog.node.background.recovery_forecast import read_call_times, replay_seconds, restore_seconds
     from cmdlog.node.background.snapshot_schedule import Forecast
-    from cmdlog.wal.process_limits import worker_count
     from replay.plan.node_plan import Plan
     from snapshot.restore_speed import read_speeds
 

@@ -15,7 +15,7 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.directory import export
-from cmdlog.cli.directory.owner import act_as_owner
+from cmdlog.cli.directory.owner import DirectoryArgument
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import (
     DEFAULT_URL,
@@ -27,13 +27,14 @@ from cmdlog.cli.server.server_options import (
     server,
     understood,
 )
+from cmdlog.wal.directory.instance import load_instance
+from cmdlog.wal.files import RealFiles
 
 if TYPE_CHECKING:
     from snapshot.catalog import Snapshot
     from snapshot.recovery_points import BadPoint
 
 DAMAGED_CODE: Final = 10
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.", callback=act_as_owner)]
 ConsistentFlag = Annotated[
     bool, typer.Option("--consistent", help="Make a recovery point: one transaction id for all partitions, kept restorable.")
 ]
@@ -60,8 +61,6 @@ def list_them(directory: DirectoryArgument, json: JsonFlag = False) -> None:
 
 def points(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     """Transactions up to which all partitions can be restored together; see `take --consistent`. Exit code 10: one is damaged."""
-    from cmdlog.wal.directory.instance import load_instance
-    from cmdlog.wal.files import RealFiles
     from snapshot.recovery_points import describe_points, list_points
 
     files, path = RealFiles(), os.path.abspath(directory)
@@ -81,7 +80,6 @@ def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
 
     While the node runs, a snapshot that retention removes meanwhile is shown as removed.
     """
-    from cmdlog.wal.files import RealFiles
     from snapshot.catalog import describe_snapshot
     from snapshot.recovery_points import list_points
 
@@ -131,8 +129,6 @@ def take(
 
 
 def _found(directory: Path) -> list[Any]:
-    from cmdlog.wal.directory.instance import load_instance
-    from cmdlog.wal.files import RealFiles
     from snapshot.catalog import list_snapshots
 
     files, path = RealFiles(), os.path.abspath(directory)
@@ -144,7 +140,6 @@ def _problem(directory: Path, snapshot: Snapshot) -> str | None:
 
     What a delta is based on may move to the archive meanwhile, so a problem counts only if a new look finds it again.
     """
-    from cmdlog.wal.files import RealFiles
     from snapshot.catalog import check
 
     problem = check(RealFiles(), snapshot)
@@ -169,7 +164,6 @@ def _snapshots(directory: Path) -> list[dict[str, Any]]:
 
 
 def _exit_code(path: str) -> int:
-    from cmdlog.wal.files import RealFiles
     from snapshot.errors import SnapshotError
     from snapshot.manifest import verify as verify_one
 

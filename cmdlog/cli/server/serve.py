@@ -19,13 +19,16 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.load_app import AppArgument, load_application
-from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.output import JsonFlag
 from cmdlog.cli.server.settings_sources import load_settings, report_service_links
 from cmdlog.cli.server.settings_table import describe
 from cmdlog.cli.version import version_of
 from cmdlog.file_lock import LockHeld, lock
 from cmdlog.node.settings import TABLE, SettingRow
 from cmdlog.signal_handlers import handled, stop_signals
+from cmdlog.wal.files import OWNER_BYTES_MAX
+from cmdlog.wal.os_errors import locked
+from cmdlog.wal.process_limits import check_address_space
 from cmdlog.wal.system.line_queue import end_output
 
 if TYPE_CHECKING:
@@ -195,8 +198,7 @@ def _member_ground(
     join: Path, node: int | None, secret: Path | None, host: str | None, port: int | None, *, tls: PeerTls | None
 ) -> MemberGround:
     """Identity of a member: cluster and node number."""
-    from cmdlog.cluster.cluster_file import ClusterFile
-    from cmdlog.cluster.transport.cluster_secret import read_secret
+    from cmdlog.cluster.cluster_file import ClusterFile, read_secret
     from cmdlog.member.member_ground import MemberGround
 
     cluster = ClusterFile.load(join)
@@ -217,9 +219,8 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
         from cmdlog.api.server import Events, threads_of
         from cmdlog.api.server import serve as serve_http
         from cmdlog.cli.logging_setup import configure_logs
-        from cmdlog.cli.server.systemd import ServiceNotices
+        from cmdlog.cli.server.start_report import StartReport
         from cmdlog.node.node import Node
-        from cmdlog.wal.process_limits import check_address_space
         from replay.machine_errors import naming_faults
 
         settings = load_settings(
@@ -232,31 +233,17 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
         gc.enable()
     refuse_locked(data)
     check_address_space(threads_of(settings))
-    start = StartReport(data)
+    report = StartReport(data)
 
     def open_node(progress: Callable[[Any], None]) -> Node:
-        start.announce_creation()
+        report.announce_creation()
         if member is not None:
             from cmdlog.member.member_start import join
 
             return join(str(data), db, settings, member, target=app, progress=progress)
         return Node.open(str(data), db, settings, target=app, progress=progress)
 
-    notices = ServiceNotices()
-
-    def say_listening(url: str) -> None:
-        notices.say_opening()
-        start.say_listening(url)
-
-    def say_ready(node: Node) -> None:
-        start.say_ready(node)
-        notices.say_ready()
-
-    def say_stopping() -> None:
-        notices.say_stopping()
-        _say_stopping()
-
-    events = Events(listening=say_listening, ready=say_ready, stopping=say_stopping)
+    events = Events(listening=report.say_listening, ready=report.say_ready, stopping=report.say_stopping)
     with naming_faults(str(data.absolute())), restarted_for_copy():
         serve_http(open_node, settings, str(data), events=events, version=version_of("cmdlog"), process_module=HTTP_PROCESS)
 
@@ -305,8 +292,6 @@ def refuse_locked(data: Path) -> None:
     in the other's way for good.
     """
     from cmdlog.wal.directory.instance import LOCK_NAME
-    from cmdlog.wal.files import OWNER_BYTES_MAX
-    from cmdlog.wal.os_errors import locked
 
     path = data / LOCK_NAME
     with contextlib.suppress(OSError), path.open("rb") as file:  # opening the log will report what is wrong with it
@@ -347,54 +332,3 @@ def _option(setting: SettingRow) -> Any:
             rich_help_panel="Options" if setting.name in USUAL else "Settings",
         ),
     ]
-
-
-class StartReport:
-    """What a start tells people: `listening` when calls are served, and not before. Programs get each event as it happens."""
-
-    def __init__(self, data: Path) -> None:
-        self._data = data.absolute()
-        self._new = False
-        self._url = ""
-
-    def announce_creation(self) -> None:
-        """Before the first file is written: who expected data here is in the wrong place."""
-        from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, NO_CONTENT
-
-        with contextlib.suppress(OSError):  # opening the log reports what is wrong with it
-            names = set(os.listdir(self._data)) if self._data.exists() else set()
-            self._new = INSTANCE_NAME not in names and (CREATING_NAME in names or names <= {LOCK_NAME, *NO_CONTENT})
-        if self._new:
-            import structlog
-
-            what = f"creating a new, empty data directory {self._data}"
-            structlog.get_logger("cmdlog.cli").info("new_data_directory", what=what, hint="--data DIR names another one")
-
-    def say_listening(self, url: str) -> None:
-        """The server answers; its node may recover for long."""
-        self._url = url
-        told = {"event": "listening", "url": url, "pid": os.getpid()}
-        out.result(told, lambda: out.text(f"opening {self._data}; until it can serve, {url}/readyz answers 503"))
-
-    def say_ready(self, node: Node) -> None:
-        """Calls are served from now on."""
-        partitions, procedures = node.settings.partitions, len(node.routes)
-        told = {"event": "ready", "partitions": partitions, "procedures": procedures, "recovery": node.recovery}
-        out.result(told, lambda: self._show_ready(node))
-
-    def _show_ready(self, node: Node) -> None:
-        for part in () if self._new else node.recovery:
-            out.text(tell_start(part))
-        out.text(f"ready: {len(node.routes)} procedures on {node.settings.partitions} partitions")
-        out.text(f"cmdlog listening on {self._url}")
-
-
-def tell_start(part: Mapping[str, Any]) -> str:
-    """From what a partition's state was rebuilt, and why from nothing better."""
-    source = {"state": "its state file", "snapshot": "a snapshot", "empty": "nothing"}[part["from"]]
-    text = f"partition {part['partition']}: from {source} ({part['why']}), {part['replayed_calls']:,} calls replayed"
-    return "; ".join([text, *(f"not from {passed['name']}: {passed['why']}" for passed in part["passed"])])
-
-
-def _say_stopping() -> None:
-    out.result({"event": "stopping"}, lambda: out.text("stopping: requests in flight are answered first"))

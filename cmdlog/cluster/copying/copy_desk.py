@@ -81,8 +81,8 @@ class CopyGround:
     take_wish: Callable[[CopyWish], CopyStanding]
     problem: Callable[[], str]  # why this node is not to be copied; "" where nothing is wrong
     is_short: Callable[[], bool]  # the log has little room left
-    peers: Callable[[], Mapping[NodeId, PeerRecord]] = dict  # what the book of peers says, this node included
-    known_sums: Callable[[SumsRequest], Mapping[int, int]] = lambda request: {}  # of the log, that its scrub has read
+    peers: Callable[[], Mapping[NodeId, PeerRecord]]  # what the book of peers says, this node included
+    known_sums: Callable[[SumsRequest], Mapping[int, int]]  # of the log, that its scrub has read
 
 
 class CopyDesk:

@@ -223,7 +223,7 @@ class CopyManifest:
     files: tuple[CopyFile, ...]  # `files[n].file == n`
     partitions: Mapping[int, CopyPlace]
     rate: int  # bytes per second that all copies of the source share; 0: no limit
-    peers: Mapping[NodeId, PeerRecord] = field(default_factory=dict)  # what the source has met, itself included; {}: an older one
+    peers: Mapping[NodeId, PeerRecord]  # what the source has met, itself included
 
     @property
     def size(self) -> int:
@@ -258,7 +258,7 @@ class CopyManifest:
             files=files,
             partitions={int(partition): CopyPlace.from_json(place) for partition, place in value["partitions"].items()},
             rate=whole_number(value["rate"]),
-            peers={NodeId(int(node)): PeerRecord.from_json(record) for node, record in value.get("peers", {}).items()},
+            peers={NodeId(int(node)): PeerRecord.from_json(record) for node, record in value["peers"].items()},
         )
 
 

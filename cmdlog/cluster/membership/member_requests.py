@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from cmdlog.cluster.cluster_file import NODES_MAX, MemberAddress, PlaceTaken, check_addresses, parse_address
 from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal, WishStanding
-from cmdlog.cluster.membership.group_changes import ChangeRisk, risk_of
+from cmdlog.cluster.membership.member_plan import ChangeRisk, risk_of
 from cmdlog.cluster.membership.membership_view import NOWHERE, MembershipView, Seat
 from cmdlog.cluster.membership.operator_desk import MembershipRefused, RefusedBecause, RequestKind
 from cmdlog.raft.configuration import Act

@@ -14,7 +14,6 @@ from typing import Any, Literal, Protocol
 
 import structlog
 
-from cmdlog.cluster.copying.wishes import CopyWish, WishStanding
 from cmdlog.operator_error import OperatorError
 
 
@@ -62,9 +61,10 @@ class MembershipRefused(OperatorError):
 
 
 RequestKind = Literal["add", "remove", "retire", "replace", "transfer"]
+log = structlog.get_logger("cmdlog.cluster")
 
 
-class MemberDesk(Protocol):
+class MembershipDesk(Protocol):
     """What a member has. Any thread; a call blocks for a few seconds at most, so not the event loop's."""
 
     def request(
@@ -97,22 +97,11 @@ class MemberDesk(Protocol):
         """
         ...
 
-    def take_wish(self, wish: CopyWish) -> WishStanding:
-        """A disk wants to be filled: what the cluster says to that. It never waits; the disk asks again."""
-        ...
-
     def members(self) -> dict[str, Any]:
         """As this node knows them: version, leader, operation (null | {node, state}), waits (why the leading node does nothing
         now, "" elsewhere), failed: {sequence, nodes}, members: [{node, peer, client, state, incarnation, former, forced, seat
         ("voter" | "learner" | ""), silent_s (null where this node does not lead)}]."""
         ...
-
-
-log = structlog.get_logger("cmdlog.cluster")
-
-
-class MembershipDesk(MemberDesk, Protocol):
-    """Any thread."""
 
     def failure_sets(self) -> Sequence[Mapping[str, Any]]:
         """Every set that this node knows, oldest first: sequence, failed, term, author, reason, demotions."""
@@ -150,7 +139,7 @@ class OperatorDesk:
     recovery: RecoveryDesk
 
     def change(self, kind: RequestKind, node: int, **options: Any) -> dict[str, Any]:
-        """As `MemberDesk.request`; the log says what was asked for, and what its plan warns of. Raises: MembershipRefused."""
+        """As `MembershipDesk.request`; the log says what was asked for, and what its plan warns of. Raises: MembershipRefused."""
         try:
             answer = self.membership.request(kind, node, **options)
         except MembershipRefused as refused:

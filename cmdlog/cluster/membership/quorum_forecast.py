@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cmdlog.cluster.membership.group_changes import change_of
+from cmdlog.cluster.membership.member_plan import change_of
 from cmdlog.cluster.membership.member_requests import MemberRequest, decide_request
 from cmdlog.cluster.membership.membership_view import MembershipView, Seat, spare_voters
 from cmdlog.cluster.membership.operator_desk import MembershipRefused

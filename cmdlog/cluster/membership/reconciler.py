@@ -17,7 +17,7 @@ import structlog
 from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal, WishStanding
 from cmdlog.cluster.leader_fitness import LeaderFitness, Unfitness
 from cmdlog.cluster.membership.fault_sets import FaultSets
-from cmdlog.cluster.membership.group_changes import (
+from cmdlog.cluster.membership.member_plan import (
     ChangeGroups,
     GiveLeadership,
     Rest,
@@ -26,8 +26,8 @@ from cmdlog.cluster.membership.group_changes import (
     Step,
     Wait,
     change_of,
+    next_step,
 )
-from cmdlog.cluster.membership.member_plan import next_step
 from cmdlog.cluster.membership.member_requests import MemberRequest, decide_request, decide_wish, find_successor
 from cmdlog.cluster.membership.membership_view import MembershipView, see_groups, silent_ticks
 from cmdlog.cluster.membership.operator_desk import MembershipRefused, RefusedBecause
@@ -150,10 +150,10 @@ class Reconciler:
         self._driver.wake()
         return statement
 
-    # -- cmdlog.cluster.membership.operator_desk.MemberDesk ----------------------------------------------------------------------
+    # -- cmdlog.cluster.membership.operator_desk.MembershipDesk ----------------------------------------------------------------
 
     def request_change(self, wanted: MemberRequest, *, base: int | None, plan: bool) -> dict[str, Any]:
-        """As `MemberDesk.request`; blocking. Raises: MembershipRefused."""
+        """As `MembershipDesk.request`; blocking. Raises: MembershipRefused."""
         answer: dict[str, Any] = {}
         while True:
             with self._driver.lock:
@@ -229,7 +229,7 @@ class Reconciler:
             )
 
     def take_wish(self, wish: CopyWish) -> WishStanding:
-        """As `MemberDesk.take_wish`."""
+        """A disk wants to be filled: what the cluster says to that. It never waits; the disk asks again."""
         with self._driver.lock:
             known = self._roll.stated.get(wish.node)
             if not self._ground.leads():

@@ -1,10 +1,13 @@
-"""Whether a process that has proved to hold the secret becomes this node's connection with a peer.
+"""One peer as this node knows it, and whether a process that has proved to hold the secret becomes the connection with it.
 
 One rule: two processes are never the same peer at the same time. Copies of one directory have the same node id and the same
 incarnation, so the pin does not tell them apart; each would vote, and consensus would count two votes of one node. Thus a process
 that is connected stays the peer as long as it answers: another one that claims to be the same node is refused, however often it
 calls. When the one that was connected is gone, a later start of the directory takes its place for good, and what then comes back
 with an earlier or the same number of start is refused (`peer_book`). So two copies never take turns.
+
+`KnownPeer` has at most one connection each way, both with the same process. A later one of that process takes the place of an
+earlier one, which may be half open.
 
 The caller's side (`PeerCaller`) never gives up and never floods: pauses double up to a limit, vary by chance so that two nodes do
 not call in step, and end at once when the peer itself calls.
@@ -15,20 +18,138 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
 from cmdlog.cluster.transport.handshake import RefusedByPeer
-from cmdlog.cluster.transport.known_peer import KnownPeer, Notify
-from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
-from cmdlog.cluster.transport.peer_link import PeerLink
-from cmdlog.cluster.transport.peer_transport import NoticeKind, PeerNotice, TransportSettings
+from cmdlog.cluster.transport.outbox import Outbox
+from cmdlog.cluster.transport.peer_book import PeerBook, PeerRecord, PeerRefused
+from cmdlog.cluster.transport.peer_link import TRAFFIC, IncomingLink, OutgoingLink, PeerLink
+from cmdlog.cluster.transport.peer_transport import (
+    Address,
+    LinkStatus,
+    NoticeKind,
+    PeerNotice,
+    TransportSettings,
+    address_text,
+    fault_text,
+)
 from cmdlog.cluster.transport.quiet_log import QuietLog
-from cmdlog.operator_error import OperatorError
+from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
-from cmdlog.raft.wire.layout import BadFrame
+from cmdlog.raft.wire.layout import BadFrame, FrameFault
 from cmdlog.raft.wire.secure_frames import Peer
+
+Notify = Callable[[PeerNotice], None]
+LinkFailed = Callable[[NodeId, Exception], None]
+
+
+class KnownPeer:
+    """Changed in the loop's thread alone; `outbox` and `status` are for any thread."""
+
+    def __init__(self, node: NodeId, address: Address, outbox: Outbox, notify: Notify, link_failed: LinkFailed) -> None:
+        self.node, self.address, self.outbox, self._notify, self._link_failed = node, address, outbox, notify, link_failed
+        self.outgoing: OutgoingLink | None = None
+        self.incoming: IncomingLink | None = None
+        self.turn = asyncio.Lock()  # one process at a time is judged
+        self.nudge = asyncio.Event()  # call again now
+        self.last_error = ""
+        self._faults: Counter[FrameFault] = Counter()  # of connections that are over, as the next
+        self._traffic: Counter[str] = Counter()  # of `PeerLink.traffic`
+        self._connections = 0
+
+    @property
+    def links(self) -> list[PeerLink]:
+        return [link for link in (self.outgoing, self.incoming) if link is not None]
+
+    def attach_outgoing(self, link: OutgoingLink) -> None:
+        """From now on messages leave by it."""
+        if self.outgoing is not None:
+            self._replace(self.outgoing)
+        self.outgoing, self.last_error = link, ""
+        self._connections += 1
+        self.outbox.open()
+        link.open(lambda: self._detach(link))
+        self._notify(PeerNotice(NoticeKind.CONNECTED, self.node))
+
+    def attach_incoming(self, link: IncomingLink) -> None:
+        """From now on messages come by it."""
+        if self.incoming is not None:
+            self._replace(self.incoming)
+        self.incoming = link
+        link.open(lambda: self._detach(link))
+        if self.outgoing is None:
+            self.nudge.set()  # who calls can be called
+
+    def end(self, why: str) -> None:
+        """Closes both connections."""
+        for link in self.links:
+            link.end(why)
+
+    def call_elsewhere(self, address: Address) -> None:
+        """The peer has moved."""
+        if address != self.address:
+            self.address = address
+            if self.outgoing is not None:
+                self.outgoing.end("the peer has another address")
+            self.nudge.set()
+
+    def record_error(self, error: BaseException) -> None:
+        """For the status."""
+        self.last_error = full_text(error) or "no answer in time"  # what a time-out has no words for
+
+    def count_fault(self, error: BadFrame) -> None:
+        """A frame that no link's own counters know."""
+        self._faults[error.fault] += 1
+
+    def _replace(self, link: PeerLink) -> None:
+        link.end("replaced by a later connection")
+        self._detach(link)
+
+    def _detach(self, link: PeerLink) -> None:
+        """It is over: its counters stay. One that was replaced is over since then, whenever its end is noticed."""
+        if link not in self.links:
+            return
+        is_outgoing = link is self.outgoing
+        if is_outgoing:
+            self.outgoing = None
+            self.outbox.close()
+        else:
+            self.incoming = None
+        self._traffic += link.traffic
+        self._faults += link.faults
+        error = link.connection.error or ConnectionEnded("the peer hung up")
+        self.record_error(error)
+        self._link_failed(self.node, error)
+        if is_outgoing:
+            self._notify(PeerNotice(NoticeKind.DISCONNECTED, self.node, self.last_error))
+
+    def status(self, record: PeerRecord | None) -> LinkStatus:
+        """A view of this moment; numbers may be a moment apart."""
+        outgoing, incoming = self.outgoing, self.incoming
+        faults = sum((link.faults for link in self.links), self._faults)
+        traffic = sum((link.traffic for link in self.links), self._traffic)
+        return LinkStatus(
+            node=self.node,
+            address=address_text(self.address),
+            incarnation=record.incarnation.hex() if record else "",
+            confirmed=record.confirmed if record else False,
+            met_later=record.met_later if record else False,
+            connected_since_s=outgoing.since_s if outgoing else None,
+            calls_since_s=incoming.since_s if incoming else None,
+            round_trip_s=outgoing.round_trip_s if outgoing else None,
+            connections=self._connections,
+            **{name: traffic[name] for name in TRAFFIC},
+            queue_bytes=self.outbox.waiting_bytes,
+            queue_messages=self.outbox.waiting_messages,
+            dropped_messages=self.outbox.dropped_messages,
+            dropped_bytes=self.outbox.dropped_bytes,
+            faults=fault_text(faults),
+            last_error=self.last_error,
+        )
+
 
 Connect = Callable[[KnownPeer], Awaitable[PeerLink]]
 """Makes the connection; it is attached on return."""

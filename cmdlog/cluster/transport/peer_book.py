@@ -74,7 +74,7 @@ class PeerRecord:
             "confirmed": self.confirmed,
             "start": None if start is None else [start.number, start.process.hex()],
             "former": [former.hex() for former in self.former],
-            **({"met_later": True} if self.met_later else {}),
+            "met_later": self.met_later,
         }
 
     @classmethod
@@ -82,8 +82,8 @@ class PeerRecord:
         """Raises: KeyError, TypeError, ValueError."""
         start = None if value["start"] is None else _start_of(*value["start"])
         former = tuple(fixed_bytes(incarnation, INCARNATION_BYTES) for incarnation in value["former"])
-        met_later = value.get("met_later") is True  # an older program does not say it
-        return cls(fixed_bytes(value["incarnation"], INCARNATION_BYTES), value["confirmed"] is True, start, former, met_later)
+        confirmed, met_later = value["confirmed"] is True, value["met_later"] is True
+        return cls(fixed_bytes(value["incarnation"], INCARNATION_BYTES), confirmed, start, former, met_later)
 
     def newer(self, other: PeerRecord) -> PeerRecord:
         """The same node as this book and another one know it, confirmed to neither; where they disagree without saying which life
@@ -290,8 +290,8 @@ def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId
     records = {NodeId(int(node)): PeerRecord.from_json(found) for node, found in value["peers"].items()}
     if writer.incarnation != identity.incarnation:  # an adopted directory: what the peers have pinned is the life before
         records = {node: replace(record, confirmed=False, met_later=False) for node, record in records.items()}
-    earlier = tuple(bytes.fromhex(process) for process in value.get("earlier", ()))  # an older program does not say it
-    return records, ProcessStart(value["starts"], bytes.fromhex(value.get("process", "")), earlier)
+    earlier = tuple(bytes.fromhex(process) for process in value["earlier"])
+    return records, ProcessStart(value["starts"], bytes.fromhex(value["process"]), earlier)
 
 
 def _start_of(number: Any, process: Any) -> ProcessStart:

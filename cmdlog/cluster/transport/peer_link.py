@@ -25,6 +25,7 @@ from cmdlog.raft.wire.secure_frames import FrameSealer, Opener, Peer, Secret
 
 BATCH_BYTES: Final = 256 << 10  # of messages in one frame, unless the first is larger: what a heartbeat waits for
 BATCHES_AT_ONCE: Final = 8  # then the other connections have their turn
+TRAFFIC: Final = tuple(f"{way}_{what}" for way in ("out", "in") for what in ("bytes", "frames", "messages"))
 
 
 class PeerLink:
@@ -34,6 +35,7 @@ class PeerLink:
         self.connection, self.session, self.start = connection, session, start
         self.since_s = time.time()
         self.round_trip_s: float | None = None
+        self.frames = self.messages = 0  # of messages, sent or heard
         self.answered = False  # a probe of ours was
         self._silent, self._heard_bytes = 0, 0
         self._probes = 0
@@ -48,6 +50,11 @@ class PeerLink:
     def faults(self) -> Counter[FrameFault]:
         """What was refused on this connection."""
         return self.connection.faults + self.session.controls_in.faults
+
+    @property
+    def traffic(self) -> Counter[str]:
+        """What went the way of its messages: some of TRAFFIC."""
+        raise NotImplementedError
 
     def open(self, on_closed: Callable[[], None]) -> None:
         """From now on frames are taken as they come."""
@@ -150,9 +157,12 @@ class OutgoingLink(PeerLink):
         encoder: Encoder,
     ) -> None:
         super().__init__(connection, session, start)
-        self.frames = self.messages = 0
         self._outbox = outbox
         self._sealer = FrameSealer(session.outgoing, secret, encoder)
+
+    @property
+    def traffic(self) -> Counter[str]:
+        return Counter(out_bytes=self.connection.out_bytes, out_frames=self.frames, out_messages=self.messages)
 
     def flush(self) -> None:
         """Sends batches as long as the socket takes them."""
@@ -197,9 +207,12 @@ class IncomingLink(PeerLink):
         deliver: Callable[[list[Addressed]], None],
     ) -> None:
         super().__init__(connection, session, start)
-        self.frames = self.messages = 0
         self._deliver = deliver
         self._opener = Opener(session.incoming, secret)
+
+    @property
+    def traffic(self) -> Counter[str]:
+        return Counter(in_bytes=self.connection.in_bytes, in_frames=self.frames, in_messages=self.messages)
 
     @property
     def faults(self) -> Counter[FrameFault]:

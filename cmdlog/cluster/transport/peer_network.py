@@ -34,9 +34,8 @@ from cmdlog.cluster.transport.handshake import (
     naming_refusals,
     read_pinned,
 )
-from cmdlog.cluster.transport.known_peer import KnownPeer
 from cmdlog.cluster.transport.outbox import Outbox
-from cmdlog.cluster.transport.peer_admission import PeerAdmission, PeerCaller
+from cmdlog.cluster.transport.peer_admission import KnownPeer, PeerAdmission, PeerCaller
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
 from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink
 from cmdlog.cluster.transport.peer_sockets import BACKLOG, IncomingSockets, TakeSocket, accept_sockets, connect_peer
@@ -46,12 +45,12 @@ from cmdlog.cluster.transport.peer_transport import (
     PeerHandler,
     PeerNotice,
     PeerTls,
+    Ticker,
     TransportSettings,
     address_text,
     fault_text,
 )
 from cmdlog.cluster.transport.quiet_log import QuietLog
-from cmdlog.cluster.transport.ticker import Ticker
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import Parcel

@@ -1,15 +1,21 @@
-"""What consensus needs of a network: the seam between the driver and whatever carries its messages.
+"""What consensus needs of a network: the seam between the driver and whatever carries its messages, and time as it counts it.
 
 One rule: `send` promises nothing. Messages may be lost, and after a lost connection those of two directions may overlap; but what
 arrives was said by that peer, whole, once, and in its order of sending within one connection. All calls of the handler come from
 one thread, the transport's own, so they must not wait for anything.
+
+No tick is lost and none is given twice. After a pause (the process was stopped, the machine was busy) the ticks that were missed
+come first, before any message that waited meanwhile: a leader that slept through its term must notice before it answers, and a
+follower must not take an old heartbeat for a new one.
 """
 
 from __future__ import annotations
 
 import enum
 import ssl
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -184,3 +190,25 @@ def address_text(address: Address) -> str:
     """As in a URL."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Ticker:
+    """Gives ticks as time passes. One thread."""
+
+    __slots__ = ("_give", "_given", "_now", "_origin_s", "_tick_s")
+
+    def __init__(self, tick_s: float, give: Callable[[int], None], *, now: Callable[[], float] = time.monotonic) -> None:
+        self._tick_s, self._give, self._now = tick_s, give, now
+        self._origin_s, self._given = now(), 0
+
+    def give_due(self) -> None:
+        """Gives all ticks that are due and have not been given, as one number."""
+        due = int((self._now() - self._origin_s) / self._tick_s) - self._given
+        if due > 0:
+            self._given += due
+            self._give(due)
+
+    @property
+    def wait_s(self) -> float:
+        """Until the next tick is due."""
+        return max(0.0, self._origin_s + (self._given + 1) * self._tick_s - self._now())

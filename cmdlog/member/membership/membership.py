@@ -26,7 +26,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 
 
 class Membership:
-    """`cmdlog.cluster.membership.operator_desk.MemberDesk`, and what every member does. Any thread."""
+    """`cmdlog.cluster.membership.operator_desk.MembershipDesk`, and what every member does. Any thread."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Membership:
         """Whether messages of this peer are taken; under the driver's lock."""
         return self._follower.hears(peer)
 
-    # -- cmdlog.cluster.membership.operator_desk.MemberDesk ----------------------------------------------------------------------
+    # -- cmdlog.cluster.membership.operator_desk.MembershipDesk ----------------------------------------------------------------
 
     def request(
         self,
@@ -95,16 +95,16 @@ class Membership:
         force: bool = False,
         plan: bool = False,
     ) -> dict[str, Any]:
-        """As `MemberDesk.request`."""
+        """As `MembershipDesk.request`."""
         wanted = MemberRequest(kind, node, peer or "", client or "", force)
         return self._reconciler.request_change(wanted, base=base, plan=plan)
 
     def take_wish(self, wish: CopyWish) -> WishStanding:
-        """As `MemberDesk.take_wish`."""
+        """A disk wants to be filled: what the cluster says to that. It never waits; the disk asks again."""
         return self._reconciler.take_wish(wish)
 
     def members(self) -> dict[str, Any]:
-        """As `MemberDesk.members`."""
+        """As `MembershipDesk.members`."""
         with self._driver.lock:
             roll, silence = self._roll, self._reconciler.silence()
             under_way = [of for of in roll.stated.values() if of.stage in UNDER_WAY]

@@ -104,6 +104,7 @@ class MadeUpNode:
             member_of=lambda node: self.members.get(node),  # noqa: PLW0108 - tests replace it
             take_wish=self._take_wish, problem=lambda: self.problem,
             is_short=lambda: self.is_short, peers=lambda: self.peers,
+            known_sums=lambda _: {},
         )  # fmt: skip
 
     def desk(self, *, copies_max: int = 2, rate: int = 0) -> CopyDesk:

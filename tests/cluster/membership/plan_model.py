@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cmdlog.cluster.membership.group_changes import ChangeGroups, GiveLeadership, StateFaults, StateMember, Step, following
-from cmdlog.cluster.membership.member_plan import next_step
+from cmdlog.cluster.membership.member_plan import (
+    ChangeGroups,
+    GiveLeadership,
+    StateFaults,
+    StateMember,
+    Step,
+    following,
+    next_step,
+)
 from cmdlog.cluster.membership.membership_view import GroupSight, MembershipView, Seat, spare_voters
 from cmdlog.raft.confchange import leave_joint
 from cmdlog.raft.configuration import Configuration, nodes

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from cmdlog.cluster.transport.handshake import ClusterName, HelloCredentials, PeerCredentials, Session
-from cmdlog.cluster.transport.known_peer import KnownPeer
 from cmdlog.cluster.transport.outbox import Outbox
+from cmdlog.cluster.transport.peer_admission import KnownPeer
 from cmdlog.cluster.transport.peer_book import PeerBook
 from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink
 from cmdlog.cluster.transport.peer_transport import PeerNotice

@@ -174,7 +174,7 @@ def test_an_old_copy_never_counts_further_than_what_was_met() -> None:
 
 
 def test_a_start_that_says_nothing_of_the_one_that_was_met_is_taken() -> None:
-    """It is one of an older program, or was started very often meanwhile."""
+    """It was started very often meanwhile: a hello names only so many starts."""
     book = PeerBook.open(SimFiles(), "/", ME)
     book.acquaint(FIRST, START)
     book.acquaint(FIRST, ProcessStart(6, b"process6"))
@@ -182,7 +182,7 @@ def test_a_start_that_says_nothing_of_the_one_that_was_met_is_taken() -> None:
 
 
 def test_the_starts_of_a_directory_are_named_without_a_gap() -> None:
-    """As many as a hello holds; an older program names none, so they begin with its last one."""
+    """As many as a hello holds."""
     files, starts = SimFiles(), list[ProcessStart]()
     for _ in range(EARLIER_MAX + 2):
         starts.append(PeerBook.open(files, "/", ME).start)
@@ -191,11 +191,6 @@ def test_the_starts_of_a_directory_are_named_without_a_gap() -> None:
     assert [starts[-1].process_of(number) for number in (1, 2, EARLIER_MAX + 2, EARLIER_MAX + 3)] == [
         None, starts[1].process, starts[-1].process, None,
     ]  # fmt: skip
-    older = edited(lambda value: forget(value, "earlier"))
-    last = bytes.fromhex(orjson.loads(older.read_file(PATH))["process"])
-    assert PeerBook.open(older, "/", ME).start.earlier == (last,)
-    oldest = edited(lambda value: forget(value, "earlier", "process"))
-    assert PeerBook.open(oldest, "/", ME).start.earlier == ()
 
 
 def test_a_book_that_begins_with_what_another_has_met_refuses_what_that_refuses() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from cmdlog.cluster.transport.peer_network import CannotListen, Endpoint, PeerNetwork
-from cmdlog.cluster.transport.peer_transport import NoticeKind
-from cmdlog.cluster.transport.ticker import Ticker
+from cmdlog.cluster.transport.peer_transport import NoticeKind, Ticker
 from cmdlog.raft.wire.control_frames import ControlKind, ProcessStart
 from cmdlog.raft.wire.secure_frames import Peer, Secret
 from tests.cluster.proxy import HOLD, PASS, SWALLOW, Proxy, Rule
@@ -30,7 +29,7 @@ from tests.cluster.transport.netkit import (
     open_book,
     running,
 )
-from tests.cluster.transport.test_ticker import Clock
+from tests.cluster.transport.test_peer_transport import Clock
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow

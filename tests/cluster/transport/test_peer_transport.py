@@ -1,4 +1,4 @@
-"""The contract of a `PeerTransport`, held by TCP on loopback and by the simulated network alike; and its settings."""
+"""What the driver may rely on of its network, TLS between nodes, the settings, and ticks."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from cmdlog.cluster.transport.peer_transport import (
     BadPeerCertificate,
     NoticeKind,
     PeerTls,
+    Ticker,
     TransportSettings,
     fault_text,
     make_peer_tls,
@@ -29,16 +30,16 @@ from cmdlog.raft.multi_raft import Parcel
 from cmdlog.raft.wire.layout import FrameFault
 from cmdlog.raft.wire.secure_frames import Seal
 from tests.cluster.transport.netkit import GROUP, ONE, QUICK, THREE, TWO, appended, beats, identity_of, joined, make_node, running
-from tests.cluster.transport.worlds import LoopbackWorld, SimulatedWorld, World, linked
+from tests.cluster.transport.worlds import LoopbackWorld, linked
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=[LoopbackWorld, SimulatedWorld], ids=["loopback", "simulated"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[LoopbackWorld]:
     """Three nodes that know each other, all connected."""
-    made: World = request.param(tmp_path)
+    made = LoopbackWorld(tmp_path)
     try:
         assert made.until(lambda: linked(made))
         yield made
@@ -46,7 +47,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         made.close()
 
 
-def test_messages_come_in_their_order_and_once(world: World) -> None:
+def test_messages_come_in_their_order_and_once(world: LoopbackWorld) -> None:
     """From each sender to each receiver, though others speak."""
     for index in range(1, 101):
         world.transports[ONE].send([appended(ONE, TWO, index), appended(ONE, THREE, index)])
@@ -58,7 +59,7 @@ def test_messages_come_in_their_order_and_once(world: World) -> None:
     assert world.handlers[ONE].heard == {}
 
 
-def test_heartbeats_and_messages_share_a_parcel(world: World) -> None:
+def test_heartbeats_and_messages_share_a_parcel(world: LoopbackWorld) -> None:
     """A parcel with both is delivered whole."""
     parcel = Parcel(TWO, appended(ONE, TWO, 1).messages, beats(ONE, TWO, {0: 4, 2: 7}).bundles)
     world.transports[ONE].send([parcel])
@@ -68,20 +69,20 @@ def test_heartbeats_and_messages_share_a_parcel(world: World) -> None:
     assert (list(bundle.groups), list(bundle.rounds), group) == ([0, 2], [4, 7], GROUP)
 
 
-def test_ticks_come_by_themselves(world: World) -> None:
+def test_ticks_come_by_themselves(world: LoopbackWorld) -> None:
     """To every node, whether or not anybody speaks."""
     before = {node: handler.ticks for node, handler in world.handlers.items()}
     assert world.until(lambda: all(handler.ticks >= before[node] + 5 for node, handler in world.handlers.items()))
 
 
-def test_a_handler_is_called_by_one_thread(world: World) -> None:
+def test_a_handler_is_called_by_one_thread(world: LoopbackWorld) -> None:
     """So a driver needs no lock between ticks, messages and notices."""
     world.transports[ONE].send([appended(ONE, TWO, 1)])
     assert world.until(lambda: world.handlers[TWO].indexes_of(ONE))
     assert all(len(handler.threads) == 1 for handler in world.handlers.values())
 
 
-def test_nodes_confirm_each_other_before_anything_else(world: World) -> None:
+def test_nodes_confirm_each_other_before_anything_else(world: LoopbackWorld) -> None:
     """Each has pinned each other's incarnation durably, and knows that the others have pinned its own."""
     for node, book in world.books.items():
         assert book.confirmed == {ONE, TWO, THREE} - {node}
@@ -90,14 +91,14 @@ def test_nodes_confirm_each_other_before_anything_else(world: World) -> None:
         }
 
 
-def test_what_goes_to_nobody_is_dropped(world: World) -> None:
+def test_what_goes_to_nobody_is_dropped(world: LoopbackWorld) -> None:
     """A parcel for a node that is no peer, or for this one, costs nothing and stops nothing."""
     world.transports[ONE].send([appended(ONE, ONE, 1), Parcel(NodeId(9)), appended(ONE, TWO, 2)])
     assert world.until(lambda: world.handlers[TWO].indexes_of(ONE))
     assert world.handlers[ONE].heard == {}
 
 
-def test_a_cut_stops_one_direction_and_healing_brings_it_back(world: World) -> None:
+def test_a_cut_stops_one_direction_and_healing_brings_it_back(world: LoopbackWorld) -> None:
     """What is sent meanwhile may be lost; the other nodes hear each other all the time."""
     world.cut(ONE, TWO)
     world.transports[ONE].send([appended(ONE, TWO, 1), appended(ONE, THREE, 1)])
@@ -112,7 +113,7 @@ def test_a_cut_stops_one_direction_and_healing_brings_it_back(world: World) -> N
     assert world.until(arrives)
 
 
-def test_a_node_that_was_started_again_is_the_same_peer(world: World) -> None:
+def test_a_node_that_was_started_again_is_the_same_peer(world: LoopbackWorld) -> None:
     """Its incarnation is the one that is known, and its start is a later one."""
     world.stop(TWO)
     assert world.until(lambda: world.handlers[ONE].has(NoticeKind.DISCONNECTED, TWO))
@@ -128,7 +129,7 @@ def test_a_node_that_was_started_again_is_the_same_peer(world: World) -> None:
     assert world.books[ONE].records[TWO].start == world.books[TWO].start
 
 
-def test_an_emptied_disk_is_refused_until_it_is_admitted(world: World) -> None:
+def test_an_emptied_disk_is_refused_until_it_is_admitted(world: LoopbackWorld) -> None:
     """It has forgotten its votes: nobody hears it, and it is confirmed by nobody; `admit` makes it a peer again."""
     world.stop(TWO)
     emptied = identity_of(TWO, incarnation=b"2nd-life")
@@ -143,48 +144,13 @@ def test_an_emptied_disk_is_refused_until_it_is_admitted(world: World) -> None:
     assert world.until(lambda: world.books[TWO].confirmed == {ONE, THREE})
 
 
-def test_who_is_no_peer_any_more_is_not_heard(world: World) -> None:
+def test_who_is_no_peer_any_more_is_not_heard(world: LoopbackWorld) -> None:
     """`set_peers` ends the connections with nodes that it leaves out."""
     world.transports[ONE].set_peers({THREE: ("127.0.0.1", 1)})
     assert world.until(lambda: world.handlers[TWO].has(NoticeKind.DISCONNECTED, ONE))
     world.transports[TWO].send([appended(TWO, ONE, 1), appended(TWO, THREE, 1)])
     assert world.until(lambda: world.handlers[THREE].indexes_of(TWO))
     assert world.handlers[ONE].indexes_of(TWO) == []
-
-
-# -- the simulation alone ------------------------------------------------------------------------------------------------
-
-
-def history(folder: Path, seed: int) -> list[tuple[int, list[int]]]:
-    """Ticks and messages of each node, after a stormy while."""
-    world = SimulatedWorld(folder, seed)
-    world.until(lambda: linked(world))
-    world.cut(ONE, TWO)
-    for index in range(50):
-        world.transports[ONE].send([appended(ONE, TWO, index), appended(ONE, THREE, index)])
-        world.network.advance(0.05)
-        if index == 25:
-            world.heal()
-            world.network.pause(THREE, 3.0)
-    return [(handler.ticks, handler.indexes_of(ONE)) for handler in world.handlers.values()]
-
-
-def test_a_simulated_history_follows_from_its_seed(tmp_path: Path) -> None:
-    """The same seed gives the same history."""
-    assert history(tmp_path / "a", 7) == history(tmp_path / "b", 7)
-
-
-def test_a_simulated_pause_gives_missed_ticks_before_what_waited(tmp_path: Path) -> None:
-    """As the real ticker does."""
-    world = SimulatedWorld(tmp_path)
-    world.until(lambda: linked(world))
-    world.network.pause(TWO, 5.0)
-    handler, ticks = world.handlers[TWO], list[int]()
-    before, handler.before_messages = handler.ticks, lambda: ticks.append(handler.ticks)
-    world.transports[ONE].send([appended(ONE, TWO, 1)])
-    world.network.advance(6.0)
-    assert len(ticks) == 1
-    assert ticks[0] >= before + 49
 
 
 # -- settings and words --------------------------------------------------------------------------------------------------
@@ -329,3 +295,46 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, missing: str) -> No
     files[missing].write_text("nothing of the kind")
     with pytest.raises(BadPeerCertificate, match=missing):
         make_peer_tls(**files)
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_ticks_follow_the_clock() -> None:
+    """One per unit of time, however often it is asked."""
+    clock, given = Clock(), list[int]()
+    ticker = Ticker(0.25, given.append, now=clock)
+    for _ in range(16):
+        clock.now_s += 0.125
+        ticker.give_due()
+        ticker.give_due()
+    assert given == [1] * 8
+
+
+def test_missed_ticks_come_together_after_a_pause() -> None:
+    """A process that was stopped for a minute has a minute's ticks at once, and then again one at a time."""
+    clock, given = Clock(), list[int]()
+    ticker = Ticker(0.5, given.append, now=clock)
+    clock.now_s += 60.2
+    ticker.give_due()
+    clock.now_s += 0.3
+    ticker.give_due()
+    assert given == [120, 1]
+
+
+def test_a_late_tick_does_not_delay_the_next() -> None:
+    """The wait is until the next one is due, not a whole unit."""
+    clock = Clock()
+    ticker = Ticker(0.5, lambda _: None, now=clock)
+    clock.now_s += 0.75
+    ticker.give_due()
+    assert ticker.wait_s == 0.25
+    clock.now_s += 10
+    assert ticker.wait_s == 0.0

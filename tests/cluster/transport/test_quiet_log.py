@@ -7,7 +7,7 @@ import logging
 from structlog.testing import capture_logs
 
 from cmdlog.cluster.transport.quiet_log import KEYS_MAX, QuietLog
-from tests.cluster.transport.test_ticker import Clock
+from tests.cluster.transport.test_peer_transport import Clock
 
 
 def test_an_event_is_logged_once_in_a_while() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
-from cmdlog.wal.ids import CLUSTER_GROUP
 from tests.cluster.sim.members.changing_cluster import ChangingCluster
 from tests.cluster.sim.members.changing_member import ChangingMember
 
@@ -77,8 +76,3 @@ def votes_everywhere(world: ChangingCluster, node: int) -> bool:
 def cluster_version(world: ChangingCluster) -> int:
     """The roll's."""
     return leader(world).roll.version
-
-
-def last_of_cluster(world: ChangingCluster) -> int:
-    """Index of the cluster group's last committed entry at the leader."""
-    return int(leader(world).groups.cores[CLUSTER_GROUP].log.commit)

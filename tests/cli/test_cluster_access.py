@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.cluster import cluster_options
-from cmdlog.cli.cluster.cluster_options import ClusterAccess, ask_first, urls_of
+from cmdlog.cli.cluster import cluster_access
+from cmdlog.cli.cluster.cluster_access import ClusterAccess, ask_first, urls_of
 from cmdlog.cli.output import out
 
 
@@ -31,7 +31,7 @@ def test_urls_may_be_listed_with_commas(tmp_path: Path) -> None:
 
 def test_nobody_to_ask_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """With --json a person cannot be asked either; --yes says it before."""
-    monkeypatch.setattr(cluster_options, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(cluster_access, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setattr(out, "json", True)
     with pytest.raises(CommandFailed, match="needs --yes"):
         ask_first("sure?", yes=False)
@@ -41,7 +41,7 @@ def test_nobody_to_ask_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_question_comes_after_what_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a no ends the command."""
     seen: list[str] = []
-    monkeypatch.setattr(cluster_options, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(cluster_access, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setattr(typer, "confirm", lambda question, **_: seen.append(question))
     ask_first("sure?", yes=False, show=lambda: seen.append("plan"))
     assert seen == ["plan", "sure?"]

@@ -1,4 +1,4 @@
-"""The gate of multi-partition calls: on all partitions or on none, in each partition's order."""
+"""The gates of committed entries: multi-partition calls run on all partitions or on none, batches wait for their code."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmdlog.cluster.multi_calls import HalfSkip, MultiCallGate
+from cmdlog.cluster.entry_gates import CodeGate, HalfSkip, MultiCallGate
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.call_places import CallPlace, TermTable
 from cmdlog.wal.format.control_record import skip_value
 from cmdlog.wal.format.record import RecordKind, encode_empty, encode_json
 from cmdlog.wal.ids import MULTI_PARTITION, make_txn_id
 from cmdlog.wal.skips import VOID
+from procedures.migration.stated_change import RunMigration, StatedChange
 from tests.cluster.call_model import Model, run_by_gate, run_by_recovery
 
 TERM = 7
@@ -215,3 +216,57 @@ def test_many_models() -> None:
     """As `make sim` runs them."""
     for seed in range(HISTORIES_MANY):
         check_model(seed)
+
+
+def a_batch(index: int, catalog: int) -> tuple[int, bytes]:
+    """A logged call of this version."""
+    return index, encode_batch(
+        partition=0, term=1, index=index, catalog=catalog, txn_ids=range(1024, 2048, 1024), procedures=[0], params=[b"[]"]
+    )
+
+
+def a_change(index: int, change: StatedChange) -> tuple[int, bytes]:
+    """A logged change of tables."""
+    return index, encode_json(RecordKind.SCHEMA, change.to_json(), partition=0, term=1, index=index)
+
+
+def a_migration(index: int, catalog: int) -> tuple[int, bytes]:
+    """One that runs a migration of this version's code."""
+    return a_change(index, StatedChange(migrations=(RunMigration("0001_double"),), catalog=catalog, at=1024))
+
+
+def test_known_code_passes() -> None:
+    """Also of versions before the newest, and entries that need no code."""
+    gate = CodeGate()
+    assert gate.learn(2) == {}
+    tables = a_change(3, StatedChange(("CREATE TABLE more (id INTEGER)",)))
+    entries = [a_batch(1, 1), a_batch(2, 2), tables, a_migration(4, 2)]
+    assert gate.add(0, entries) == entries
+    assert not gate.waits
+
+
+def test_unknown_code_is_waited_for() -> None:
+    """By what is after it, too; other partitions do not wait; each version lets its own through."""
+    gate = CodeGate()
+    gate.learn(1)
+    first, second, third, fourth = a_batch(1, 1), a_batch(2, 2), a_batch(3, 1), a_batch(4, 3)
+    assert gate.add(0, [first, second, third]) == [first]
+    assert gate.add(0, [fourth]) == []
+    assert gate.add(1, [a_batch(1, 1)]) == [a_batch(1, 1)]
+    assert gate.waits
+    assert gate.learn(2) == {0: [second, third]}
+    assert gate.waits
+    assert gate.learn(3) == {0: [fourth]}
+    assert not gate.waits
+    assert gate.learn(4) == {}
+
+
+def test_migration_waits_for_its_code() -> None:
+    """A follower may have it committed first: no site can run it before. What needs no code passes."""
+    gate = CodeGate()
+    gate.learn(1)
+    tables, migration, batch = a_change(1, StatedChange(("CREATE TABLE more (id INTEGER)",))), a_migration(2, 2), a_batch(3, 1)
+    assert gate.add(0, [tables, migration, batch]) == [tables]
+    assert gate.waits
+    assert gate.learn(2) == {0: [migration, batch]}
+    assert not gate.waits

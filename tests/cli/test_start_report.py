@@ -13,7 +13,7 @@ from subprocess import DEVNULL
 import pytest
 
 from cmdlog.child_process import ChildProcess, without_settings
-from cmdlog.cli.server.systemd import ServiceNotices
+from cmdlog.cli.server.start_report import ServiceNotices
 from tests.waiting import PATIENCE_S
 
 WAIT_S = PATIENCE_S

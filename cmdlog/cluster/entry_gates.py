@@ -1,7 +1,7 @@
-"""Multi-partition calls in a cluster: executed on all partitions or on none, through every change of leader.
+"""What is committed and waits: multi-partition calls until all partitions have them, batches until their code is known.
 
-One rule: the entry of such a call is handed to a site only when every partition has it committed. The entries of a partition keep
-their order, so those after it wait with it.
+One rule: the entry of a multi-partition call is handed to a site only when every partition has it committed, and any entry only
+when the version of the code that it names is known. The entries of a partition keep their order, so those after it wait with it.
 
 A leader puts the call into all groups in one block, but each group commits by itself: a leader that loses one of them leaves the
 call in the others. Each of its entries names all of them, so every node judges it alike (`cmdlog.wal.format.call_places`): once
@@ -11,6 +11,9 @@ The entry that begins a term is enough for that: when the terms of a leader are 
 A SKIP skips a call that hangs. The leader states it in every group before any partition has run the call, and it names all
 places. One that is committed in some group alone is in force on all; the next leader states it in the others before it runs
 anything: a follower knows then all that its partition must skip from that partition's own entries.
+
+The code is stated in the cluster group: a batch, or a SCHEMA entry with migrations, may be committed here before the version that
+it names. A site that gets it without its code fails.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cmdlog.wal.format.batch import places_of
+from cmdlog.wal.format.batch import batch_catalog, places_of
 from cmdlog.wal.format.call_places import CallPlaces, CallVerdict, TermTable, judge_call
 from cmdlog.wal.format.control_record import Skip
-from cmdlog.wal.format.record import RecordKind, decode_record, peek_record
+from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record, peek_record
 from cmdlog.wal.skips import VOID
 
 _BATCH = RecordKind.BATCH
@@ -103,3 +106,44 @@ class MultiCallGate:
             if run:
                 released.append((partition, run))
         return released
+
+
+class CodeGate:
+    """Under the driver's lock."""
+
+    def __init__(self) -> None:
+        self._newest = 0  # version up to which all are known
+        self._waiting: dict[int, deque[tuple[int, bytes]]] = {}  # by partition; none of them is empty
+
+    def add(self, partition: int, entries: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """The partition's next entries (index, record); those of them whose code is known."""
+        passed, waiting = list[tuple[int, bytes]](), self._waiting.get(partition) or deque()
+        for entry in entries:
+            if waiting or self._lacks(entry[1]):
+                waiting.append(entry)
+            else:
+                passed.append(entry)
+        if waiting:
+            self._waiting[partition] = waiting
+        return passed
+
+    def learn(self, version: int) -> dict[int, list[tuple[int, bytes]]]:
+        """One more version is known. What may be run now, by partition."""
+        if version <= self._newest:
+            return {}
+        self._newest, released = version, dict[int, list[tuple[int, bytes]]]()
+        for partition, waiting in list(self._waiting.items()):
+            del self._waiting[partition]
+            released[partition] = self.add(partition, waiting)
+        return released
+
+    @property
+    def waits(self) -> bool:
+        """Whether any entry waits for its code."""
+        return bool(self._waiting)
+
+    def _lacks(self, record: bytes) -> bool:
+        kind = record[KIND_OFFSET]
+        if kind == RecordKind.BATCH:
+            return batch_catalog(peek_record(record)) > self._newest
+        return kind == RecordKind.SCHEMA and int(peek_record(record).json().get("catalog", 0)) > self._newest
