@@ -15,8 +15,8 @@ import typer
 
 from cmdlog.cli.demo.spark import demo_it
 from cmdlog.cli.directory.fork import AtOption, SkipMissingFlag, UntilOption
-from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.progress import ProgressDisplay
 from cmdlog.cli.spark_options import ConfOption, MasterOption, spark_session
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cmdlog.cluster.entry_gates import CodeGate, HalfSkip, MultiCallGate
+from cmdlog.cluster.entry_gate import CodeGate, HalfSkip, MultiCallGate
 from cmdlog.cluster.entry_records import EntryBlocks, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.member.entry_reader import EntryRequest

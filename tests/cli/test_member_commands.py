@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.cluster import change_progress, cluster_access
+from cmdlog.cli.cluster import change_progress, status_reader
 from cmdlog.cli.cluster.member_commands import show_plan, stage_row
 from cmdlog.cluster.membership.operator_desk import RefusedBecause
 from cmdlog.node.outcome import NotLeading
@@ -112,7 +112,7 @@ def test_force_shows_the_plan_and_asks(
         if not agrees:
             raise typer.Abort
 
-    monkeypatch.setattr(cluster_access, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(status_reader, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setattr(typer, "confirm", confirm)
     ends = exit_code("cluster", "remove", "4", "--url", server.url, "--force")
     assert "after remove" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from cmdlog.cluster.entry_gates import MultiCallGate
+from cmdlog.cluster.entry_gate import MultiCallGate
 from cmdlog.wal.format.batch import encode_batch, places_of
 from cmdlog.wal.format.call_places import CallPlace, TermTable
 from cmdlog.wal.format.record import RecordKind, encode_empty, peek_record

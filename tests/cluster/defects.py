@@ -11,7 +11,7 @@ from typing import Final
 from tests.cluster.defects_membership import OF_MEMBERS
 from tests.raft.defects_members import Mutant
 
-DRIVER, MARKS, GATE = "cluster/replication.py", "cluster/executed_marks.py", "cluster/entry_gates.py"
+DRIVER, MARKS, GATE = "cluster/replication.py", "cluster/executed_marks.py", "cluster/entry_gate.py"
 COMMITS, RESTORED, RECORDS = "cluster/rounds.py", "cluster/restored_groups.py", "cluster/entry_records.py"
 VERDICT = "wal/term_table.py"
 MACHINE, LEADERSHIP, STEPS = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cmdlog.cluster.entry_gates import HalfSkip
+from cmdlog.cluster.entry_gate import HalfSkip
 from cmdlog.member.leading.leader_steps import LeaderSteps
 from cmdlog.member.leading.leadership import Standing
 from cmdlog.node.deploying.code_change import Wait

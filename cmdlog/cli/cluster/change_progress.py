@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.cluster.cluster_access import StatusReader
 from cmdlog.cli.cluster.members_view import copy_text, copy_to, failed_nodes, member_of, newest_view
+from cmdlog.cli.cluster.status_reader import StatusReader
 from cmdlog.cli.output import make_console, out, visible
 from cmdlog.cli.signals import report_on_interrupt
 

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
-from cmdlog.cli.cluster.cluster_access import ClusterAccess, YesFlag, ask_first, with_access
 from cmdlog.cli.cluster.cluster_health import judge_cluster
 from cmdlog.cli.cluster.cluster_table import cluster_table
 from cmdlog.cli.cluster.join import HELP as JOIN_HELP
 from cmdlog.cli.cluster.join import join
 from cmdlog.cli.cluster.member_commands import register_changes
+from cmdlog.cli.cluster.status_reader import ClusterAccess, YesFlag, ask_first, with_access
 from cmdlog.cli.cluster.unsafe_recover import HELP as RECOVER_HELP
 from cmdlog.cli.cluster.unsafe_recover import unsafe_recover
 from cmdlog.cli.demo.demo import cluster_demo

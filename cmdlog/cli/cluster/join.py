@@ -16,9 +16,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
-from cmdlog.cli.cluster.cluster_access import LOOK_S, ClusterAccess, NodeArgument, PlanFlag, UrlsOption
 from cmdlog.cli.cluster.member_commands import show_plan
 from cmdlog.cli.cluster.members_view import SETTLED, member_of, newest_view
+from cmdlog.cli.cluster.status_reader import LOOK_S, ClusterAccess, NodeArgument, PlanFlag, UrlsOption
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption
 

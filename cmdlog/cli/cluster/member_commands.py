@@ -14,7 +14,9 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster.change_progress import await_change
-from cmdlog.cli.cluster.cluster_access import (
+from cmdlog.cli.cluster.cluster_health import warn_of_history
+from cmdlog.cli.cluster.members_view import copy_to, state_text
+from cmdlog.cli.cluster.status_reader import (
     LOOK_S,
     BaseOption,
     ClientOption,
@@ -28,8 +30,6 @@ from cmdlog.cli.cluster.cluster_access import (
     ask_first,
     with_access,
 )
-from cmdlog.cli.cluster.cluster_health import warn_of_history
-from cmdlog.cli.cluster.members_view import copy_to, state_text
 from cmdlog.cli.output import JsonFlag, out
 
 ADDRESSED: Final = ("add", "replace")  # changes that give a node its place

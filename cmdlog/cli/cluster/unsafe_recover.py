@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
-from cmdlog.cli.cluster.cluster_access import LOOK_S, ClusterAccess, NodeArgument, PlanFlag, YesFlag, ask_first
+from cmdlog.cli.cluster.status_reader import LOOK_S, ClusterAccess, NodeArgument, PlanFlag, YesFlag, ask_first
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.wal.ids import CLUSTER_GROUP
 

@@ -25,10 +25,13 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import MILLIS_SHIFT, txn_millis
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from replay.log.source import LogSource
-    from snapshot.archive.archive import ArchiveFolder
     from snapshot.archive_layout import ArchivedSegment
     from snapshot.catalog import Snapshot
+    from snapshot.recovery_points import Point
+    from snapshot.retention import Needs
 
 COLUMNS: Final = ("name", "blocks", "from", "to", "bytes")
 AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
@@ -63,30 +66,63 @@ def register(program: typer.Typer) -> None:
     program.add_typer(group, name="archive")
 
 
+class Archive:
+    """What a directory's archive holds and promises, as it is now."""
+
+    def __init__(self, directory: Path) -> None:
+        from snapshot.archive.archive import ArchiveFolder
+        from snapshot.archive.archive_retention import promise_end, promise_problem, read_promise
+        from snapshot.catalog import list_archived, list_snapshots
+        from snapshot.recovery_points import list_points
+
+        files, self.path = RealFiles(), os.path.abspath(directory)
+        self.folder = ArchiveFolder(files, self.path, load_instance(files, self.path).identity)
+        self.segments = self.folder.segments()
+        self.snapshots = list_archived(files, self.path, self.folder.identity)
+        self.both = [*self.snapshots, *list_snapshots(files, self.path, self.folder.identity)]  # of archive and node
+        self.points, self.bad_points = list_points(files, self.path)
+        self.promised_s = read_promise(files, self.path)  # infinite where it cannot be read
+        self.ended = promise_end(files, self.path)  # None: it is kept
+        self.problem = promise_problem(files, self.path)
+
+    @property
+    def partitions(self) -> list[int]:
+        return sorted({snapshot.partition for snapshot in self.both})
+
+    @property
+    def window_s(self) -> float:
+        """That was promised; a finite number."""
+        return min(self.promised_s, WINDOW_S_MAX)
+
+    def needed(self, points: Iterable[Point] = ()) -> Needs:
+        """What the promised window needs, and these points."""
+        from snapshot.retention import needs, window_begin
+
+        begin = window_begin(now_millis=_now(), window_s=self.window_s)
+        return needs(self.both, self.partitions, begin=begin, points=points)
+
+
 def list_it(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     """Heads and manifests are checked."""
-    place = _place(directory)
-    segments, snapshots = _found(place)
-    _show(place, [*map(_of_segment, segments), *map(_of_snapshot, snapshots)], "Archive")
+    archive = Archive(directory)
+    _show(archive, [*map(_of_segment, archive.segments), *map(_of_snapshot, archive.snapshots)], "Archive")
 
 
 def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     """Everything is read."""
     from snapshot.archive.archive import check_segments
     from snapshot.catalog import check
-    from snapshot.recovery_points import list_points
 
-    place = _place(directory)
-    segments, snapshots = _found(place)
+    archive = Archive(directory)
     code, rows = 0, []
-    for segment, problem in zip(segments, check_segments(place, segments), strict=True):
+    for segment, problem in zip(archive.segments, check_segments(archive.folder, archive.segments), strict=True):
         rows.append({**_of_segment(segment), **({"problem": problem} if problem else {})})
         code = code or ((11 if segment.foreign else 10) if problem else 0)
-    for snapshot in snapshots:
-        problem = check(place.files, snapshot)
+    for snapshot in archive.snapshots:
+        problem = check(archive.folder.files, snapshot)
         rows.append({**_of_snapshot(snapshot), **({"problem": problem} if problem else {})})
         code = code or (10 if problem else 0)
-    holes = _show(place, rows, "Verified")
+    holes = _show(archive, rows, "Verified")
     damaged = sum("problem" in row for row in rows)
     if damaged or holes:
         raise CommandFailed(
@@ -94,10 +130,9 @@ def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
             hint="restore the named files from a backup; moments after the newest of them can still be restored",
             exit_code=code or 10,
         )
-    if bad := list_points(place.files, place.directory)[1]:
-        raise damaged_points(bad, place.directory)
-    _check_promise(place)
-    _check_kept(place)
+    if archive.bad_points:
+        raise damaged_points(archive.bad_points, archive.path)
+    _check_promise(archive)
 
 
 def prune(
@@ -115,15 +150,14 @@ def prune(
     """Whole files, oldest first."""
     from snapshot.archive.archive import remove_folder, remove_segment
 
-    place = _place(directory)
-    wanted = _moment(older_than)
-    segments, snapshots = _to_go(place, wanted, force=force)
+    archive, wanted = Archive(directory), _moment(older_than)
+    segments, snapshots = _to_go(archive, wanted, force=force)
     if not dry_run:
         for segment in segments:
-            remove_segment(place, segment)
+            remove_segment(archive.folder, segment)
         for snapshot in snapshots:
-            remove_folder(place, snapshot.path)
-        _take_back(place, wanted, force=force)
+            remove_folder(archive.folder, snapshot.path)
+        _take_back(archive, wanted, force=force)
     names = [*(segment.name for segment in segments), *(os.path.basename(snapshot.path) for snapshot in snapshots)]
     value = {"removed": [] if dry_run else names, "would_remove": names if dry_run else [], "before": _time(wanted)}
 
@@ -135,28 +169,21 @@ def prune(
     out.result(value, show)
 
 
-def _to_go(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> tuple[list[ArchivedSegment], list[Snapshot]]:
+def _to_go(archive: Archive, wanted_millis: int, *, force: bool) -> tuple[list[ArchivedSegment], list[Snapshot]]:
     """What is needed for older moments alone. Raises: CommandFailed when a promise needs any of it and `force` is not given."""
-    from snapshot.archive.archive_retention import read_promise
-    from snapshot.catalog import list_archived
-    from snapshot.recovery_points import list_points
-    from snapshot.retention import needs, window_begin
+    from snapshot.retention import needs
 
-    snapshots, all_of_them = list_archived(place.files, place.directory, place.identity), _snapshots(place)
-    partitions = sorted({snapshot.partition for snapshot in all_of_them})
-    points, bad = list_points(place.files, place.directory)
-    window_s = min(read_promise(place.files, place.directory), WINDOW_S_MAX)
-    promised = needs(
-        all_of_them, partitions, begin=window_begin(now_millis=int(time.time() * 1000), window_s=window_s), points=points
-    )
-    keep = needs(all_of_them, partitions, begin=wanted_millis << MILLIS_SHIFT)
-    standing = {link.path for snapshot in all_of_them if not snapshot.archived for link in snapshot.chain}
-    segments = [s for s in place.segments() if not keep.log(first_block=s.first_block, last_block=s.last_block)]
-    old = [s for s in snapshots if (s.partition, s.name) not in keep.snapshots and s.path not in standing]
+    promised = archive.needed(archive.points)
+    keep = needs(archive.both, archive.partitions, begin=wanted_millis << MILLIS_SHIFT)
+    standing = {link.path for snapshot in archive.both if not snapshot.archived for link in snapshot.chain}
+    segments = [s for s in archive.segments if not keep.log(first_block=s.first_block, last_block=s.last_block)]
+    old = [s for s in archive.snapshots if (s.partition, s.name) not in keep.snapshots and s.path not in standing]
     held = [s.name for s in segments if promised.log(first_block=s.first_block, last_block=s.last_block)]
     held += [s.name for s in old if (s.partition, s.name) in promised.snapshots]
+    bad = archive.bad_points
     if (held or bad) and not force:
-        who = f"the damaged point {bad[0].name} may need" if bad else f"the promised window of {window_s:g} s, or a point, needs"
+        window = f"the promised window of {archive.window_s:g} s, or a point, needs"
+        who = f"the damaged point {bad[0].name} may need" if bad else window
         which = f"{held[0]} and {len(held) - 1} more" if held else "any of these files"
         drop = "delete the point's file in snapshots/points"
         hint = f"prune less, lower retention_window_s and restart the node, {drop}, or use --force; nothing was removed"
@@ -164,55 +191,33 @@ def _to_go(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> tuple[li
     return segments, old
 
 
-def _check_promise(place: ArchiveFolder) -> None:
-    """Raises: CommandFailed when the file that states the promised window is damaged."""
-    from snapshot.archive.archive_retention import promise_problem
-
-    if problem := promise_problem(place.files, place.directory):
+def _check_promise(archive: Archive) -> None:
+    """Raises: CommandFailed when the file of the promised window is damaged, or the node runs without that window."""
+    give_up = f"`cmdlog archive prune {archive.path} --older-than 0s --force` gives up"
+    if archive.problem:
         raise CommandFailed(
-            problem,
+            archive.problem,
             hint="until then nothing leaves the archive without --force; a start with --retention-window-s SECONDS writes the "
-            f"file again, and `cmdlog archive prune {place.directory} --older-than 0s --force` gives up whatever was promised",
+            f"file again, and {give_up} whatever was promised",
             exit_code=10,
+        )
+    if archive.ended is not None:
+        window_s = archive.promised_s
+        since = f"and the node runs without since {_time(archive.ended)}: what is newer is not archived"
+        raise CommandFailed(
+            f"a window of {window_s:g} s was promised, {since}",
+            hint=f"start it with --retention-window-s {window_s:g}; if it is meant to end, {give_up} the promise and the "
+            "archive, what recovery points need of it included",
         )
 
 
-def _check_kept(place: ArchiveFolder) -> None:
-    """Raises: CommandFailed when the node runs without the window that it promised."""
-    from snapshot.archive.archive_retention import promise_end, read_promise
-
-    if (ended := promise_end(place.files, place.directory)) is None:
-        return
-    window_s = read_promise(place.files, place.directory)
-    raise CommandFailed(
-        f"a window of {window_s:g} s was promised, and the node runs without since {_time(ended)}: what is newer is not archived",
-        hint=f"start it with --retention-window-s {window_s:g}; if it is meant to end, `cmdlog archive prune {place.directory} "
-        "--older-than 0s --force` gives up the promise and the archive, what recovery points need of it included",
-    )
-
-
-def _take_back(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> None:
+def _take_back(archive: Archive, wanted_millis: int, *, force: bool) -> None:
     """A promise that ended, or cannot be read, is over when all that it covered is given up."""
-    from snapshot.archive.archive_retention import promise_end, promise_problem, write_promise
+    from snapshot.archive.archive_retention import write_promise
 
-    if force and not place.segments() and promise_problem(place.files, place.directory):
-        write_promise(place.files, place.directory, window_s=0)
-    ended = promise_end(place.files, place.directory)
-    if ended is not None and ended <= wanted_millis:
-        write_promise(place.files, place.directory, window_s=0)
-
-
-def _place(directory: Path) -> ArchiveFolder:
-    from snapshot.archive.archive import ArchiveFolder
-
-    files, path = RealFiles(), os.path.abspath(directory)
-    return ArchiveFolder(files, path, load_instance(files, path).identity)
-
-
-def _found(place: ArchiveFolder) -> tuple[list[ArchivedSegment], list[Snapshot]]:
-    from snapshot.catalog import list_archived
-
-    return place.segments(), list_archived(place.files, place.directory, place.identity)
+    unreadable = force and archive.problem and not archive.folder.segments()
+    if unreadable or (archive.ended is not None and archive.ended <= wanted_millis):
+        write_promise(archive.folder.files, archive.path, window_s=0)
 
 
 def _of_segment(archived: ArchivedSegment) -> dict[str, Any]:
@@ -245,24 +250,23 @@ def _of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
+def _show(archive: Archive, rows: list[dict[str, Any]], title: str) -> int:
     """Prints rows and gaps; how many gaps there are."""
-    from snapshot.archive.archive_retention import promise_end, promise_problem, read_promise
-    from snapshot.recovery_points import describe_points, list_points
+    from replay.log.source import open_source
+    from snapshot.recovery_points import describe_points
 
-    live, both = _live(place), _snapshots(place)
+    live, promised = open_source(archive.folder.files, archive.path, accept_data_loss=True), archive.promised_s
     live_first = live.first_blocks[0]
-    holes = _holes(place, live_first, both)
-    promised = read_promise(place.files, place.directory)
+    holes = _holes(archive, live_first)
     value = {
         "files": rows,
         "missing_blocks": [list(hole) for hole in holes],
         "bytes": sum(row.get("bytes", 0) for row in rows),
         "promised_window_s": None if math.isinf(promised) else promised,
-        "promise_ended": _time(promise_end(place.files, place.directory)),
-        "promise_problem": promise_problem(place.files, place.directory) or None,
-        **_reach(place, rows, holes, live=live, both=both, window_s=min(promised, WINDOW_S_MAX)),
-        "points": describe_points(*list_points(place.files, place.directory)),
+        "promise_ended": _time(archive.ended),
+        "promise_problem": archive.problem or None,
+        **_reach(archive, rows, holes, live),
+        "points": describe_points(archive.points, archive.bad_points),
     }
 
     def show() -> None:
@@ -288,33 +292,24 @@ def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
     out.result(value, show)
     if not promised:
         return 0  # gaps between what only recovery points need are no loss
-    return sum(not _was_not_archived(place, hole, live_first) for hole in holes)
+    return sum(not _was_not_archived(archive, hole, live_first) for hole in holes)
 
 
-def _reach(
-    place: ArchiveFolder,
-    rows: list[dict[str, Any]],
-    holes: list[tuple[int, int]],
-    *,
-    live: LogSource,
-    both: list[Snapshot],
-    window_s: float,
-) -> dict[str, Any]:
+def _reach(archive: Archive, rows: list[dict[str, Any]], holes: list[tuple[int, int]], live: LogSource) -> dict[str, Any]:
     """From which moment on every one can be restored from what is whole, as `describe_reach` shows it."""
     from snapshot.archive.archive import begins_empty
-    from snapshot.archive.archive_retention import promise_end
     from snapshot.retention import describe_reach, oldest_restorable
 
     bad = {row["name"]: row.get("last_block", 0) for row in rows if "problem" in row}
-    archived = [segment.segment for segment in place.segments() if segment.segment is not None]
+    archived = [segment.segment for segment in archive.segments if segment.segment is not None]
     first = [*archived, *live.segments][0]
     log_from = max([first.header.first_block, *(last + 1 for _, last in holes), *(last + 1 for last in bad.values())])
-    usable = [snapshot for snapshot in both if not bad.keys() & {os.path.basename(link.path) for link in snapshot.chain}]
-    oldest = oldest_restorable(usable, sorted({snapshot.partition for snapshot in both}), log_from=log_from)
-    if log_from == 1 and begins_empty(place.files, first):
+    usable = [snapshot for snapshot in archive.both if not bad.keys() & {os.path.basename(link.path) for link in snapshot.chain}]
+    oldest = oldest_restorable(usable, archive.partitions, log_from=log_from)
+    if log_from == 1 and begins_empty(archive.folder.files, first):
         oldest = 0
-    unkept_s = window_s if promise_end(place.files, place.directory) is not None else 0
-    return describe_reach(oldest, now_millis=int(time.time() * 1000), window_s=window_s, unkept_s=unkept_s, log_from=log_from)
+    unkept_s = archive.window_s if archive.ended is not None else 0
+    return describe_reach(oldest, now_millis=_now(), window_s=archive.window_s, unkept_s=unkept_s, log_from=log_from)
 
 
 def _reach_text(reach: dict[str, Any]) -> str:
@@ -323,44 +318,19 @@ def _reach_text(reach: dict[str, Any]) -> str:
     return f"every moment {f'from {since} on' if (since := reach['oldest_time']) else 'since the beginning'} can be restored"
 
 
-def _snapshots(place: ArchiveFolder) -> list[Snapshot]:
-    """Of archive and node."""
-    from snapshot.catalog import list_archived, list_snapshots
-
-    return [
-        snapshot for find in (list_archived, list_snapshots) for snapshot in find(place.files, place.directory, place.identity)
-    ]
+def _was_not_archived(archive: Archive, hole: tuple[int, int], live_first: int) -> bool:
+    """Whether the blocks between archive and log went while the node ran without its window: `_check_promise` speaks of that."""
+    archived = max((segment.last_block for segment in archive.segments), default=0)
+    return archive.ended is not None and hole == (archived + 1, live_first - 1)
 
 
-def _was_not_archived(place: ArchiveFolder, hole: tuple[int, int], live_first: int) -> bool:
-    """Whether the blocks between archive and log went while the node ran without its window: `_check_kept` speaks of that."""
-    from snapshot.archive.archive_retention import promise_end
-
-    if promise_end(place.files, place.directory) is None:
-        return False
-    archived = max((segment.last_block for segment in place.segments()), default=0)
-    return hole == (archived + 1, live_first - 1)
-
-
-def _holes(place: ArchiveFolder, live_first: int, both: list[Snapshot]) -> list[tuple[int, int]]:
+def _holes(archive: Archive, live_first: int) -> list[tuple[int, int]]:
     """Blocks that are missing between what there is, and before it where the promised window needs them."""
-    from snapshot.archive.archive_retention import read_promise
     from snapshot.archive_layout import gaps
-    from snapshot.retention import needs, window_begin
 
-    segments = place.segments()
-    holes = gaps(segments, live_first)
-    window_s = min(read_promise(place.files, place.directory), WINDOW_S_MAX)
-    begin = window_begin(now_millis=int(time.time() * 1000), window_s=window_s)
-    since = needs(both, sorted({snapshot.partition for snapshot in both}), begin=begin).from_block or 0
-    first = min([s.first_block for s in segments if s.segment is not None] + [live_first])
-    return [(since, first - 1), *holes] if 0 < since < first else holes
-
-
-def _live(place: ArchiveFolder) -> LogSource:
-    from replay.log.source import open_source
-
-    return open_source(place.files, place.directory, accept_data_loss=True)
+    since = archive.needed().from_block or 0
+    first = min([s.first_block for s in archive.segments if s.segment is not None] + [live_first])
+    return [(since, first - 1)] * (0 < since < first) + gaps(archive.segments, live_first)
 
 
 def _moment(text: str) -> int:
@@ -380,3 +350,7 @@ def _time(millis: int | None) -> str | None:
     if millis is None:
         return None
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.directory.owner import RUNS_CODE, DirectoryArgument, warn_of_code
-from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.progress import ProgressDisplay
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
 

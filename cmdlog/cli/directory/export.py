@@ -6,18 +6,18 @@ It reads a directory, also while the node runs.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.directory.owner import RUNS_CODE, made_for_owner, warn_of_code
 from cmdlog.cli.disk_errors import writing
-from cmdlog.cli.output import JsonFlag, make_console, out
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.progress import make_bar
 from cmdlog.cli.signals import report_on_interrupt
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
@@ -92,7 +92,7 @@ def _at(directory: str, target: str, point: str | None) -> Iterator[str]:
     if point is None:
         yield directory
         return
-    from cmdlog.cli.directory.recover_output import ProgressDisplay
+    from cmdlog.cli.progress import ProgressDisplay
     from replay.errors import UntilBeyond
     from replay.plan.planner import PAST, make_plan
     from replay.plan.until import parse_until
@@ -132,13 +132,10 @@ def _chosen(snapshots: list[Snapshot], name: str | None) -> list[Snapshot]:
 @contextmanager
 def _display() -> Iterator[Callable[[ExportProgress], None]]:
     """A progress bar on a terminal; nothing elsewhere."""
-    if out.json or not sys.stderr.isatty():
+    bar = make_bar("")
+    if bar is None:
         yield lambda _progress: None
         return
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=make_console(stderr=True), transient=True) as bar:
-        task: Any = bar.add_task("export", total=None)
+    with bar:
+        task = bar.add_task("export", total=None)
         yield lambda progress: bar.update(task, description=progress.table, completed=progress.rows, total=progress.rows_total)

@@ -70,8 +70,8 @@ def fork_it(
     """Parameters as the user gave them."""
     target = os.path.abspath(to)
     with not_begun(target):
-        from cmdlog.cli.directory.recover_output import ProgressDisplay
         from cmdlog.cli.load_app import load_application
+        from cmdlog.cli.progress import ProgressDisplay
         from replay.fork.fork import START, fork
         from replay.plan.until import parse_until
 

@@ -11,10 +11,10 @@ import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
 from cmdlog.cli.directory.owner import act_as_owner, warn_of_code
-from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.progress import ProgressDisplay
 from cmdlog.cli.server.server_options import CaOption, TokenOption
 from cmdlog.cli.signals import report_on_interrupt
 from cmdlog.wal.files import RealFiles

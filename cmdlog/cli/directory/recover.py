@@ -21,16 +21,19 @@ import typer
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
 from cmdlog.cli.directory.fork import HANG_AFTER_S, not_begun, show_fork
 from cmdlog.cli.directory.owner import RUNS_CODE, act_as_owner, made_for_owner, warn_of_code
-from cmdlog.cli.directory.plan_file import check_same, keep_plan, read_bytes, read_plan
 from cmdlog.cli.directory.recover_output import (
-    ProgressDisplay,
+    check_same,
     close,
+    keep_plan,
     plan_json,
+    read_bytes,
+    read_plan,
     show_joint_plan,
     show_plan,
 )
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.progress import ProgressDisplay
 from cmdlog.cli.signals import report_on_interrupt
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import RealFiles
@@ -72,6 +75,9 @@ finished, that is reported.
 """
 
 
+FILES: Final = RealFiles()
+
+
 class CodeChoice(enum.StrEnum):
     """Which code a replay runs."""
 
@@ -83,7 +89,6 @@ class CodeChoice(enum.StrEnum):
 class Wanted:
     """What the user asked for, when nothing in DIR is to be changed."""
 
-    files: Any
     directories: tuple[str, ...]  # absolute
     to: Path | None
     plan_only: bool
@@ -150,9 +155,7 @@ def recover(
 
     given = tuple(os.path.abspath(directory) for directory in directories)
     moment = parse_until(until) if until else None
-    wanted = Wanted(
-        RealFiles(), given, to, plan, plan_file, apply, moment, accept_data_loss, partitions, quarantine, call_timeout_s
-    )
+    wanted = Wanted(given, to, plan, plan_file, apply, moment, accept_data_loss, partitions, quarantine, call_timeout_s)
     _check_options(wanted, code)
     if to is None:
         act_as_owner(Path(given[0]))
@@ -180,7 +183,7 @@ def _check_options(wanted: Wanted, code: CodeChoice) -> None:
 
 def _carry_out(wanted: Wanted, app: str | None, code: CodeChoice) -> None:
     if wanted.to is None and not wanted.plan_only:
-        _in_place(wanted.files, wanted.directories[0], app=app, plan_file=wanted.plan_file, apply=wanted.apply)
+        _in_place(wanted, app)
     elif code is CodeChoice.CURRENT:
         _with_current_code(wanted, app)
     elif _is_joint(wanted):
@@ -197,7 +200,7 @@ def _is_joint(wanted: Wanted) -> bool:
 
     if wanted.apply is not None:
         return is_joint(read_bytes(wanted.apply))
-    return len(wanted.directories) > 1 or not votes_alone(gather(wanted.files, wanted.directories[0]))
+    return len(wanted.directories) > 1 or not votes_alone(gather(FILES, wanted.directories[0]))
 
 
 def _look_or_copy(wanted: Wanted) -> None:
@@ -209,12 +212,12 @@ def _look_or_copy(wanted: Wanted) -> None:
 
     purpose = RECOVER if wanted.to is None else QUARANTINE if wanted.quarantine else PAST
     if wanted.apply is not None:
-        planned = Planned.of(wanted.files, read_plan(wanted.apply, wanted.directories))
+        planned = Planned.of(FILES, read_plan(wanted.apply, wanted.directories))
     else:
         try:
             planned = settled(
                 lambda: make_plan(
-                    wanted.files,
+                    FILES,
                     wanted.directories[0],
                     purpose,
                     until=wanted.until,
@@ -239,7 +242,7 @@ def _to_out(wanted: Wanted, run: Callable[..., RecoveryReport]) -> tuple[Recover
     begin_again = report_on_interrupt(f"nothing was left in {target}; run the same command again")
     with advising(wanted), begin_again, writing(target), display as tell:
         report = run(
-            wanted.files,
+            FILES,
             target,
             progress=tell,
             partitions=wanted.partitions,
@@ -273,7 +276,7 @@ def _around_damage(wanted: Wanted, damage: Corrupt) -> None:
     except ReplayError:
         raise damage from None
     if plan.incomplete and not wanted.accept_data_loss:
-        before = describe_moment(newest_before_damage(wanted.files, wanted.directories[0]))
+        before = describe_moment(newest_before_damage(FILES, wanted.directories[0]))
         hint = f"{before}; restore the file from a backup, or recover what is left with `--accept-data-loss --to OUT`"
         message = f"{damage.args[0]}; the log after the damage is not proved complete"
         raise CommandFailed(message, hint=hint, exit_code=damage.exit_code, details=plan.incomplete)
@@ -297,7 +300,7 @@ def _joint_plan(wanted: Wanted) -> JointPlan:
     from replay.plan.planner import MEMBER_PAST, MEMBER_QUARANTINE
 
     return make_joint_plan(
-        wanted.files,
+        FILES,
         wanted.directories,
         until=wanted.until,
         accept_data_loss=wanted.accept_data_loss,
@@ -338,16 +341,9 @@ def _with_current_code(wanted: Wanted, app: str | None) -> None:
     try:
         with not_begun(target), writing(target), ProgressDisplay("replay") as tell:
             report = fork(
-                wanted.files,
-                wanted.directories[0],
-                at=START,
-                db=load_application(app),
-                out=target,
-                until=wanted.until,
-                target=app,
-                progress=tell,
-                hang_after_s=wanted.hang_after_s,
-            )
+                FILES, wanted.directories[0], at=START, db=load_application(app), out=target, until=wanted.until, target=app,
+                progress=tell, hang_after_s=wanted.hang_after_s,
+            )  # fmt: skip
     except CallUnfit as unfit:
         unfit.hint = f"add such a procedure to the code, or skip these calls: `{_as_fork(wanted, app)} --skip-missing`"
         raise
@@ -358,7 +354,7 @@ def _as_fork(wanted: Wanted, app: str) -> str:
     return f"cmdlog fork {wanted.directories[0]} --at start --app {app} --to {wanted.to}"
 
 
-def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | None, apply: Path | None) -> None:
+def _in_place(wanted: Wanted, app: str | None) -> None:
     """What `serve` does before it serves."""
     from cmdlog.cli.load_app import load_application
     from cmdlog.wal.log import Log
@@ -367,21 +363,22 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     from replay.recover.in_place import replay_in_place
     from replay.recover.target import Target
 
+    (directory,) = wanted.directories
     live = _live(load_application(app)) if app else None
-    wal = Log.open(files, directory)
+    wal = Log.open(FILES, directory)
     try:
-        check_served_alone(files, directory, wal.instance.identity, wal.recovered.groups)
-        target = Target(files, directory)
+        check_served_alone(FILES, directory, wal.instance.identity, wal.recovered.groups)
+        target = Target(FILES, directory)
         distrust_damaged(wal, target.trust)
-        given = read_plan(apply, (directory,)) if apply is not None else None
+        given = read_plan(wanted.apply, (directory,)) if wanted.apply is not None else None
         hint = "the same command resumes there, and so does `cmdlog serve`"
         with (
             report_on_interrupt("every state is complete up to the end of an entry", hint=hint),
             writing(directory),
             ProgressDisplay("replay") as tell,
         ):
-            found = plan_in_place(files, wal, target.trust, given=given)
-            keep_plan(plan_file, found.plan)
+            found = plan_in_place(FILES, wal, target.trust, given=given)
+            keep_plan(wanted.plan_file, found.plan)
             report = replay_in_place(target, found, live=live, progress=tell)
             target.trust.seal(part.partition for part in found.plan.partitions)
     finally:

@@ -1,33 +1,32 @@
-"""What `cmdlog recover` shows: the plan, the progress, the table at the end. It translates plans and reports to text."""
+"""What `cmdlog recover` shows, the plan and the table at the end; and a plan's file, which one writes and another applies."""
 
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections import ChainMap, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from cmdlog.cli.output import make_console, out
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.disk_errors import write_output
+from cmdlog.cli.output import out
+from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX
 from cmdlog.wal.process_limits import worker_count
 
 if TYPE_CHECKING:
     from replay.plan.cluster_plan import JointPlan
     from replay.plan.node_plan import Plan
-    from replay.recover.execute import RecoveryProgress, RecoveryReport
-    from replay.recover.progress import CallRate
+    from replay.recover.execute import RecoveryReport
     from replay.recover.quarantine import Aside
-    from replay.repartition.repartition import Moved
     from replay.results import PartitionResult
 
 ARCHIVE_SHOWN_MAX: Final = 20  # files that a plan for people names one by one
 TOUCHES_SHOWN_MAX: Final = 5  # later calls that a report for people names for one that was set aside
-ROWS: Final = -1  # number of the bar that shows rows
 NO_DIGEST: Final = "the log has no digest of them, as of the last ones before a crash"
-Tell = Callable[["RecoveryProgress"], None]
 
 
 def estimate_s(plan: Plan | JointPlan) -> float:
@@ -209,53 +208,6 @@ def _finish(directory: str, report: RecoveryReport, rows: list[dict[str, Any]], 
         _show_aside(aside)
 
 
-class ProgressDisplay:
-    """Progress bars with rate and time left on a terminal, one for all and one for each partition; nothing elsewhere."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._bar: Any = None
-        self._tasks: dict[int | None, Any] = {}
-
-    def __enter__(self) -> Tell:
-        if out.json or not sys.stderr.isatty():
-            return lambda _progress: None
-        from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-        from rich.progress import Progress as Bar
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[pace]}"))
-        self._bar = Bar(*columns, console=make_console(stderr=True), transient=True)
-        self._bar.start()
-        self._tasks[None] = self._bar.add_task(self._name, total=None, pace="")
-        return self._show_progress
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def moved(self, moved: Moved) -> None:
-        """Rows on their way to other partitions."""
-        if self._bar is None:
-            return
-        if ROWS not in self._tasks:
-            self._tasks[ROWS] = self._bar.add_task("move rows", total=None, pace="")
-        left = f"{moved.left_s:.0f} s left" if moved.left_s is not None else ""
-        pace = f"{moved.rows:,} rows, {moved.rate:,.0f}/s {left}"
-        self._bar.update(self._tasks[ROWS], completed=moved.rows, total=moved.rows_total, pace=pace)
-
-    def _show_progress(self, progress: RecoveryProgress) -> None:
-        self._show(None, progress)
-        for partition, pace in progress.partitions.items() if len(progress.partitions) > 1 else ():
-            if partition not in self._tasks:
-                self._tasks[partition] = self._bar.add_task(f"  partition {partition}", total=None, pace="")
-            self._show(partition, pace)
-
-    def _show(self, partition: int | None, pace: CallRate) -> None:
-        left = f"{pace.left_s:.0f} s left" if pace.left_s is not None else ""
-        text = f"{pace.calls:,} calls, {pace.rate:,.0f}/s {left}"
-        self._bar.update(self._tasks[partition], completed=pace.calls, total=pace.calls_total, pace=text)
-
-
 def _show_aside(aside: Aside) -> None:
     """The calls that were set aside in one partition, and what followed."""
     for at, call in enumerate(aside.calls):
@@ -271,3 +223,42 @@ def _show_aside(aside: Aside) -> None:
             out.text(f"  and by {more} later ones; --json lists them")
     for touch in aside.otherwise[:TOUCHES_SHOWN_MAX]:
         out.text(f"answered differently since then: transaction {touch.txn_id} ({touch.procedure})")
+
+
+# -- the file of a plan ---------------------------------------------------------------------------------------------------
+
+
+def keep_plan(path: Path | None, plan: Plan | JointPlan) -> None:
+    """Writes it; None: it is not to be kept."""
+    if path is not None:
+        write_output(path, plan.to_json())
+
+
+def read_bytes(path: Path) -> bytes:
+    """Raises: CommandFailed."""
+    try:
+        with path.open("rb") as file:
+            return file.read(DOCUMENT_BYTES_MAX + 1)  # a pipe has no size: what is longer is refused where it is read
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be read: {error.strerror}", exit_code=2) from error
+
+
+def read_plan(path: Path, directories: tuple[str, ...]) -> Plan:
+    """The plan of one directory, which is the one that was given. Raises: CommandFailed."""
+    from replay.errors import BadPlan
+    from replay.plan.node_plan import Plan
+
+    try:
+        plan = Plan.from_json(read_bytes(path))
+    except BadPlan as error:
+        raise CommandFailed(
+            f"{path}: {error}", hint="`cmdlog recover DIR --plan --plan-file F` writes one", exit_code=2
+        ) from None
+    check_same((plan.directory,), directories)
+    return plan
+
+
+def check_same(planned: tuple[str, ...], given: tuple[str, ...]) -> None:
+    """Raises: CommandFailed when the plan is for other directories."""
+    if set(planned) != set(given):
+        raise CommandFailed(f"the plan is for {', '.join(planned)}, not for {', '.join(given)}", exit_code=2)

@@ -63,7 +63,7 @@ class ClusterName:
 
     def __init__(self, cluster_id: bytes, epoch: int = 0) -> None:
         self._cluster_id = cluster_id
-        self.enter_epoch(epoch)
+        self.current = cluster_of_epoch(cluster_id, epoch)
 
     def enter_epoch(self, epoch: int) -> None:
         """What is said from now on; 0 is the cluster as it was made."""

@@ -35,7 +35,6 @@ class PeerLink:
         self.connection, self.session, self.start = connection, session, start
         self.since_s = time.time()
         self.round_trip_s: float | None = None
-        self.frames = self.messages = 0  # of messages, sent or heard
         self.answered = False  # a probe of ours was
         self._silent, self._heard_bytes = 0, 0
         self._probes = 0
@@ -157,6 +156,7 @@ class OutgoingLink(PeerLink):
         encoder: Encoder,
     ) -> None:
         super().__init__(connection, session, start)
+        self.frames = self.messages = 0
         self._outbox = outbox
         self._sealer = FrameSealer(session.outgoing, secret, encoder)
 
@@ -207,6 +207,7 @@ class IncomingLink(PeerLink):
         deliver: Callable[[list[Addressed]], None],
     ) -> None:
         super().__init__(connection, session, start)
+        self.frames = self.messages = 0
         self._deliver = deliver
         self._opener = Opener(session.incoming, secret)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmdlog.cluster.entry_gates import CodeGate, HalfSkip, MultiCallGate
+from cmdlog.cluster.entry_gate import CodeGate, HalfSkip, MultiCallGate
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.call_places import CallPlace, TermTable
 from cmdlog.wal.format.control_record import skip_value
