@@ -11,31 +11,17 @@ with, changes of members and small entries of the cluster's own group come from 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from cmdlog.cluster.rounds import size_on_disk
+from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import payload_bytes
 from cmdlog.raft.messages import KIND_NORMAL, Append, Entries
 from cmdlog.raft.wire.layout import Addressed
 from cmdlog.wal.format.block import SECTOR_BYTES
-from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId, Term
+from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
 
 BLOCK_BYTES: Final = SECTOR_BYTES  # a block's header, and its end
-
-
-class KnownEntries(Protocol):
-    """See `cmdlog.raft.entries.EntryLog`."""
-
-    @property
-    def last(self) -> Index: ...
-    def term_at(self, index: int) -> Term | None: ...
-
-
-class LoggedGroup(Protocol):
-    """See `cmdlog.raft.core.RaftCore`."""
-
-    @property
-    def log(self) -> KnownEntries: ...
 
 
 class LogReserve:
@@ -45,7 +31,7 @@ class LogReserve:
         lacks_room: entries were left out the last time that some came.
     """
 
-    def __init__(self, cores: Mapping[PartitionId, LoggedGroup]) -> None:
+    def __init__(self, cores: Mapping[PartitionId, RaftCore]) -> None:
         """`cores`: the groups of this node."""
         self._cores = cores
         self.lacks_room = False

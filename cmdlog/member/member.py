@@ -86,7 +86,7 @@ class Member:
         self.copies = MemberCopies(
             consensus, settings, ground.wal, leadership=leading.leadership, snapshots=parts.snapshots,
             too_far_back=life.too_far_back, membership=membership, known_sums=checks.scrub.known_sums,
-        )  # fmt: skip
+        ).make_server()  # fmt: skip
         self.events = PeerEvents(
             consensus, leading, membership, ground.wal, life=life, reads=self.reads, progress=self._progress,
             hold_log=self.hold_log,
@@ -104,7 +104,7 @@ class Member:
             **self.operators.describe_members(),
             "too_far_back": sorted(self.life.too_far_back),
             "forwarding": self.calls.status(),
-            "copying": dict(self.copies.status()),
+            "copying": self.copies.status(),
             "read_rounds": self.reads.begun,
         }
 
@@ -129,7 +129,7 @@ class Member:
         self.membership.start()
         consensus.reader.start(consensus.driver)
         self.calls.start(consensus.network, loop)
-        self.copies.start()
+        self.copies.start(consensus.network)
         self._recovery.resume()
         consensus.network.start(self.events)
 

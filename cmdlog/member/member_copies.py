@@ -6,17 +6,18 @@ of says `cmdlog.cluster.copying`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cmdlog.cluster.copying.copied_groups import GroupReach, cluster_state
-from cmdlog.cluster.copying.copy_desk import CopyGround, CopyLimits
+from cmdlog.cluster.copying.copy_desk import CopyLimits
 from cmdlog.cluster.copying.copy_frames import copy_credentials
 from cmdlog.cluster.copying.copy_source import CopyServer
 from cmdlog.cluster.copying.copy_values import CopyRefusal, CopyStanding, LeaderAddress, LogShape, RollAddress
 from cmdlog.cluster.copying.log_sums import SumsRequest
 from cmdlog.cluster.copying.wishes import CopyWish, WishStanding
 from cmdlog.cluster.genesis import GENESIS_TERM
+from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.cluster.transport.peer_transport import address_text
 from cmdlog.member.consensus import Consensus
 from cmdlog.member.leading.leadership import Leadership
@@ -24,7 +25,9 @@ from cmdlog.member.membership.membership import Membership
 from cmdlog.node.background.snapshot_schedule import LogView
 from cmdlog.node.settings import Settings
 from cmdlog.node.snapshots.snapshotter import Snapshotter
+from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.fault_record import encode_fault
+from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.log import Log
@@ -48,55 +51,26 @@ class MemberCopies:
         known_sums: Callable[[SumsRequest], Mapping[int, int]],
     ) -> None:
         """`too_far_back`: groups whose missing entries no log holds; `known_sums`: of the log, that the scrub has read."""
+        instance = wal.instance
         self._consensus, self._settings, self._wal, self._leadership = consensus, settings, wal, leadership
         self._too_far_back, self._membership = too_far_back, membership
-        member, network, roll = consensus.ground, consensus.network, consensus.roll
-        identity, instance = wal.instance.identity, wal.instance
-        ground = CopyGround(
-            node=member.node,
-            directory=wal.directory,
-            shape=LogShape(instance.segment_bytes, instance.segments, instance.log_reserve_bytes),
-            partitions=range(settings.partitions),
-            reaches=self._reaches,
-            cluster_state=self._cluster_state,
-            newest=snapshots.newest,
-            request_snapshots=snapshots.request_snapshots,
-            faults=self._faults,
-            hold_log=lambda name, block: wal.anchors.set(name, Lsn(BlockNumber(block), 0)),
-            let_log_go=wal.anchors.release,
-            member_of=lambda node: roll.stated.get(node),  # noqa: PLW0108 -- it is replaced as a whole
-            take_wish=self._answer_wish,
-            problem=self._problem,
-            is_short=self._is_short,
-            peers=lambda: network.book.met,
-            known_sums=known_sums,
-        )
-        self._source = CopyServer(
-            copy_credentials(identity.cluster_id, member.node, identity.incarnation, member.secret),
-            ground,
-            CopyLimits(settings.copies_max, settings.copy_rate_bytes_per_s),
-            tls=member.tls,
-        )
+        self.node, self.directory = consensus.ground.node, wal.directory
+        self.partitions: Sequence[int] = range(settings.partitions)
+        self.shape = LogShape(instance.segment_bytes, instance.segments, instance.log_reserve_bytes)
+        self.newest, self.request_snapshots, self.known_sums = snapshots.newest, snapshots.request_snapshots, known_sums
+        self.let_log_go = wal.anchors.release
 
-    def start(self) -> None:
-        """Copies are asked for by the peers' port. Before the network starts."""
-        self._source.start(self._consensus.network)
+    def make_server(self) -> CopyServer:
+        """Takes those who copy this node."""
+        member, identity, settings = self._consensus.ground, self._wal.instance.identity, self._settings
+        ours = copy_credentials(identity.cluster_id, member.node, identity.incarnation, member.secret)
+        limits = CopyLimits(settings.copies_max, settings.copy_rate_bytes_per_s)
+        return CopyServer(ours, self, limits, tls=member.tls)
 
-    def stop(self) -> None:
-        """Ends all copies. Idempotent."""
-        self._source.stop()
+    # -- cmdlog.cluster.copying.copy_desk.CopiedNode ------------------------------------------------------------------------
 
-    def status(self) -> Mapping[str, Any]:
-        """Plain data."""
-        return self._source.status()
-
-    def cancel(self, node: int) -> int:
-        """Ends the copies to a node, for an operator; their number."""
-        return self._source.cancel(node)
-
-    # -- what the source asks ----------------------------------------------------------------------------------------------
-
-    def _reaches(self) -> dict[int, GroupReach]:
+    @property
+    def reaches(self) -> dict[int, GroupReach]:
         terms = self._consensus.machine.terms
 
         def look_at_cores(groups: Any) -> dict[int, GroupReach]:
@@ -105,7 +79,7 @@ class MemberCopies:
         reaches: dict[int, GroupReach] = self._consensus.driver.ask_groups(look_at_cores)
         return reaches
 
-    def _cluster_state(self, reach: GroupReach) -> GroupState:
+    def cluster_state(self, reach: GroupReach) -> GroupState:
         wal = self._wal
         wal.anchors.set(CLUSTER_ANCHOR, Lsn(BlockNumber(wal.first_blocks()[0]), 0))
         try:
@@ -113,11 +87,13 @@ class MemberCopies:
         finally:
             wal.anchors.release(CLUSTER_ANCHOR)
 
-    def _faults(self) -> list[bytes]:
+    @property
+    def faults(self) -> list[bytes]:
         cluster = self._wal.instance.identity.cluster_id
         return [encode_fault(cluster, record) for record in self._membership.fault_records]
 
-    def _problem(self) -> str:
+    @property
+    def problem(self) -> str:
         node = self._consensus.ground.node
         if self._too_far_back:
             return f"node {node} lacks entries itself, in groups {sorted(self._too_far_back)}: copy from another node"
@@ -125,13 +101,14 @@ class MemberCopies:
             return f"partitions {sorted(diverged)} of node {node} differ from the leader's: copy from another node"
         return ""
 
-    def _is_short(self) -> bool:
+    @property
+    def is_short(self) -> bool:
         """Halfway from where snapshots make room to where calls are refused."""
         wal = self._wal
         halfway = (1 + self._settings.snapshot_log_fraction) / 2
         return LogView(wal.first_blocks(), wal.instance.segments).fill >= halfway
 
-    def _answer_wish(self, wish: CopyWish) -> CopyStanding:
+    def take_wish(self, wish: CopyWish) -> CopyStanding:
         """A wish without a reason only looks, and changes nothing."""
         of, leader = self._consensus, self._leadership.leader
         leads = leader == of.ground.node
@@ -141,10 +118,20 @@ class MemberCopies:
         known = {address.node: address.peer for address in roll}
         return CopyStanding(
             node=of.ground.node,
-            begun=any(reach.term > GENESIS_TERM for reach in self._reaches().values()),
+            begun=any(reach.term > GENESIS_TERM for reach in self.reaches.values()),
             leads=leads,
             leader=None if leader is None or leader not in known else LeaderAddress(int(leader), known[leader]),
             member=standing.member,
             refusal=refusal,
             roll=roll,
         )
+
+    @property
+    def peers(self) -> Mapping[NodeId, PeerRecord]:
+        return self._consensus.network.book.met
+
+    def hold_log(self, name: str, block: int) -> None:
+        self._wal.anchors.set(name, Lsn(BlockNumber(block), 0))
+
+    def member_of(self, node: int) -> ClusterMember | None:
+        return self._consensus.roll.stated.get(node)

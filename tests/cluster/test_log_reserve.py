@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 from cmdlog.cluster.log_reserve import BLOCK_BYTES, LogReserve
 from cmdlog.cluster.rounds import size_on_disk
@@ -29,7 +30,8 @@ def an_append(kinds: bytes = b"", *, group: int = ZERO, size: int = SIZE, first:
 def reserve(*, last: int = 1, term: int = TERM) -> LogReserve:
     """Of a node whose group 0 ends there; its entries have this term."""
     log = SimpleNamespace(last=Index(last), term_at=lambda index: Term(term) if index <= last else None)
-    return LogReserve({ZERO: SimpleNamespace(log=log)})
+    core: Any = SimpleNamespace(log=log)
+    return LogReserve({ZERO: core})
 
 
 def test_what_fits_is_taken_as_it_came() -> None:

@@ -340,10 +340,10 @@ def _with_current_code(wanted: Wanted, app: str | None) -> None:
     target = os.path.abspath(wanted.to)
     try:
         with not_begun(target), writing(target), ProgressDisplay("replay") as tell:
+            source, db, hang = wanted.directories[0], load_application(app), wanted.hang_after_s
             report = fork(
-                FILES, wanted.directories[0], at=START, db=load_application(app), out=target, until=wanted.until, target=app,
-                progress=tell, hang_after_s=wanted.hang_after_s,
-            )  # fmt: skip
+                FILES, source, at=START, db=db, out=target, until=wanted.until, target=app, progress=tell, hang_after_s=hang
+            )
     except CallUnfit as unfit:
         unfit.hint = f"add such a procedure to the code, or skip these calls: `{_as_fork(wanted, app)} --skip-missing`"
         raise

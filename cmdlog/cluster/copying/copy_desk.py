@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -62,27 +62,33 @@ class CopyLimits:
     rate: int  # bytes per second, of all copies together; 0: no limit
 
 
-@dataclass(frozen=True, slots=True)
-class CopyGround:
-    """The node that is copied. All may be called from any thread, and block for a moment at most."""
+class CopiedNode(Protocol):
+    """The node that is copied. Any thread; whatever is asked blocks for a moment at most."""
 
     node: int
     directory: str
     shape: LogShape
     partitions: Sequence[int]
-    reaches: Callable[[], Mapping[int, GroupReach]]  # of every group
-    cluster_state: Callable[[GroupReach], GroupState]  # the cluster group, as far as it reaches
-    newest: Callable[[int], Snapshot | None]  # a partition's newest usable snapshot
-    request_snapshots: Callable[[Sequence[int]], Future[dict[str, Any]]]
-    faults: Callable[[], Sequence[bytes]]  # records of the fault log
-    hold_log: Callable[[str, int], None]  # an anchor of that name, at that block
-    let_log_go: Callable[[str], None]
-    member_of: Callable[[int], ClusterMember | None]  # what is committed of a node
-    take_wish: Callable[[CopyWish], CopyStanding]
-    problem: Callable[[], str]  # why this node is not to be copied; "" where nothing is wrong
-    is_short: Callable[[], bool]  # the log has little room left
-    peers: Callable[[], Mapping[NodeId, PeerRecord]]  # what the book of peers says, this node included
-    known_sums: Callable[[SumsRequest], Mapping[int, int]]  # of the log, that its scrub has read
+
+    @property
+    def reaches(self) -> Mapping[int, GroupReach]: ...  # of every group
+    @property
+    def faults(self) -> Sequence[bytes]: ...  # records of the fault log
+    @property
+    def peers(self) -> Mapping[NodeId, PeerRecord]: ...  # what the book of peers says, this node included
+    @property
+    def problem(self) -> str: ...  # why this node is not to be copied; "" where nothing is wrong
+    @property
+    def is_short(self) -> bool: ...  # the log has little room left
+
+    def cluster_state(self, reach: GroupReach) -> GroupState: ...  # the cluster group, as far as it reaches
+    def newest(self, partition: int) -> Snapshot | None: ...  # a partition's newest usable snapshot
+    def request_snapshots(self, partitions: Sequence[int]) -> Future[dict[str, Any]]: ...
+    def hold_log(self, name: str, block: int) -> None: ...  # an anchor of that name
+    def let_log_go(self, name: str) -> None: ...
+    def member_of(self, node: int) -> ClusterMember | None: ...  # what is committed of it
+    def take_wish(self, wish: CopyWish) -> CopyStanding: ...
+    def known_sums(self, request: SumsRequest) -> Mapping[int, int]: ...  # of the log, that its scrub has read
 
 
 class CopyDesk:
@@ -90,18 +96,18 @@ class CopyDesk:
 
     def __init__(
         self,
-        ground: CopyGround,
+        node: CopiedNode,
         limits: CopyLimits,
         *,
         now: Callable[[], float] = time.monotonic,
         later: Callable[[Callable[[], None]], None] = lambda work: work(),
     ) -> None:
         """`later` runs work that may take long, and that nobody waits for."""
-        self._ground, self._limits, self._now, self._later = ground, limits, now, later
+        self._node, self._limits, self._now, self._later = node, limits, now, later
         self._lock = threading.Lock()  # of the sessions
         self._beginning = threading.Lock()  # one copy begins at a time
         self._sessions = CopySessions(copies_max=limits.copies_max)
-        self._held_log = HeldLog(ground.hold_log, ground.let_log_go)
+        self._held_log = HeldLog(node.hold_log, node.let_log_go)
         self._snapshots: Future[dict[str, Any]] | None = None  # those that were asked for last
         self._closed = False
 
@@ -110,21 +116,21 @@ class CopyDesk:
     def ask(self, peer: Peer, wish: CopyWish) -> CopyStanding:
         """The state of the wish. Raises: CopyRefused."""
         _check_recipient(peer, wish.node, wish.incarnation)
-        return self._ground.take_wish(wish)
+        return self._node.take_wish(wish)
 
     def sums(self, request: SumsRequest) -> KnownSums:
         """What this node has read of these ranges of its log."""
-        return KnownSums(self._ground.known_sums(request))
+        return KnownSums(self._node.known_sums(request))
 
     def begin_copy(self, peer: Peer, request: CopyRequest, link: object) -> CopyManifest | CopyWait:
         """Begins a copy; see the module. Raises: CopyRefused; WalError, BadRecord, OSError."""
         _check_recipient(peer, request.node, request.incarnation)
         with self._beginning:
             member = self._check_admitted(peer)
-            reaches = self._ground.reaches()
+            reaches = self._node.reaches
             _check_terms(request, reaches)
             _check_need(request, reaches)
-            if problem := self._ground.problem():
+            if problem := self._node.problem:
                 raise CopyRefused(RefusalCode.UNAVAILABLE, problem)
             self.expire()
             with self._lock:
@@ -132,7 +138,7 @@ class CopyDesk:
             self._end(replaced, RefusalCode.UNKNOWN_COPY, "a newer copy of the same node has begun")
             needed = {group: max(reach.base, _place_of(member, group) - LAG_MAX) for group, reach in reaches.items()}
             if lacking := [group for group, reach in reaches.items() if reach.handed < _place_of(member, group)]:
-                return CopyWait(WAIT_S, f"node {self._ground.node} has not caught up itself in groups {lacking}")
+                return CopyWait(WAIT_S, f"node {self._node.node} has not caught up itself in groups {lacking}")
             if wait := self._await_snapshots({g: index for g, index in needed.items() if g != CLUSTER_GROUP}):
                 return wait
             return self._begin_held(peer, link)
@@ -189,7 +195,7 @@ class CopyDesk:
         self._end(silent, RefusalCode.UNKNOWN_COPY, "nothing was read of the copy for too long: begin again")
         with self._lock:
             self._held_log.release_done(self._now(), self._is_admitted)
-            if (nodes := self._held_log.nodes) and self._ground.is_short():
+            if (nodes := self._held_log.nodes) and self._node.is_short:
                 log.warning("copy_log_released", nodes=nodes, remedy="a log of more segments holds more for a copy")
                 for node in nodes:
                     self._held_log.release_node(node)
@@ -215,7 +221,7 @@ class CopyDesk:
 
     def _check_admitted(self, peer: Peer) -> ClusterMember:
         """What the cluster says of a recipient that it has admitted. Raises: CopyRefused."""
-        member = self._ground.member_of(peer.node)
+        member = self._node.member_of(peer.node)
         name = f"incarnation {peer.incarnation.hex()} of node {peer.node}"
         if member is not None and member.stage is MemberStage.REMOVED:
             raise CopyRefused(RefusalCode.DELETED, f"node {peer.node} was removed from the cluster")
@@ -223,27 +229,27 @@ class CopyDesk:
             raise CopyRefused(RefusalCode.WRONG_RECIPIENT, f"{name} is not the one that the cluster knows")
         if member is None or member.stage is not MemberStage.ADMITTED:
             said = "nothing" if member is None else f"{member.stage.value!r}"
-            raise CopyRefused(RefusalCode.NOT_ADMITTED, f"{name} is not admitted: node {self._ground.node} knows {said} of it")
+            raise CopyRefused(RefusalCode.NOT_ADMITTED, f"{name} is not admitted: node {self._node.node} knows {said} of it")
         return member
 
     def _is_admitted(self, node: int) -> bool:
         """It may still lack entries: it does not vote again."""
-        member = self._ground.member_of(node)
+        member = self._node.member_of(node)
         return member is not None and member.stage is MemberStage.ADMITTED
 
     def _await_snapshots(self, needed: Mapping[int, int]) -> CopyWait | None:
         """None: every partition has a snapshot at or after that index. Else they are being taken. Raises: CopyRefused."""
-        lacking = [p for p, index in sorted(needed.items()) if (found := self._ground.newest(p)) is None or found.index < index]
+        lacking = [p for p, index in sorted(needed.items()) if (found := self._node.newest(p)) is None or found.index < index]
         if not lacking:
             return None
         asked, self._snapshots = self._snapshots, None
         if asked is not None and asked.done() and (error := asked.exception()) is not None:
             raise CopyRefused(RefusalCode.UNAVAILABLE, f"the snapshot that a copy needs cannot be taken: {error}")
-        self._snapshots = asked if asked is not None and not asked.done() else self._ground.request_snapshots(lacking)
-        return CopyWait(WAIT_S, f"node {self._ground.node} takes snapshots of partitions {lacking}")
+        self._snapshots = asked if asked is not None and not asked.done() else self._node.request_snapshots(lacking)
+        return CopyWait(WAIT_S, f"node {self._node.node} takes snapshots of partitions {lacking}")
 
     def _begin_held(self, peer: Peer, link: object) -> CopyManifest:
-        held = HeldFiles(self._ground.directory)
+        held = HeldFiles(self._node.directory)
         try:
             if self._closed:
                 raise CopyRefused(RefusalCode.UNAVAILABLE, "the node is stopping")
@@ -265,8 +271,8 @@ class CopyDesk:
     def _hold(self, peer: Peer, held: HeldFiles) -> dict[int, Snapshot]:
         """Files and log of the newest snapshots. Raises: FileLost."""
         snapshots: dict[int, Snapshot] = {}
-        for partition in self._ground.partitions:
-            snapshot = self._ground.newest(partition)
+        for partition in self._node.partitions:
+            snapshot = self._node.newest(partition)
             if snapshot is None or snapshot.manifest is None:
                 raise FileLost(f"partition {partition} has no snapshot any more")
             with self._lock:
@@ -278,8 +284,8 @@ class CopyDesk:
     def _manifest_of(self, held: HeldFiles, snapshots: Mapping[int, Snapshot]) -> CopyManifest:
         """The groups are looked at after the snapshots are held, so they reach at least as far; and after the book of peers, so
         every life that it knows by the log is in the copy, too. Raises: FileLost, WalError."""
-        ground, peers, reaches = self._ground, self._ground.peers(), self._ground.reaches()
-        groups: dict[int, GroupState] = {CLUSTER_GROUP: ground.cluster_state(reaches[CLUSTER_GROUP])}
+        node, peers, reaches = self._node, self._node.peers, self._node.reaches
+        groups: dict[int, GroupState] = {CLUSTER_GROUP: node.cluster_state(reaches[CLUSTER_GROUP])}
         places: dict[int, CopyPlace] = {}
         for partition, snapshot in snapshots.items():
             about = snapshot.manifest
@@ -290,10 +296,10 @@ class CopyDesk:
             places[partition] = CopyPlace(about.index, about.term, about.checksum, about.txn_id)
         return CopyManifest(
             copy=os.urandom(COPY_ID_BYTES),
-            source=ground.node,
+            source=node.node,
             groups=groups,
-            faults=tuple(ground.faults()),
-            log=ground.shape,
+            faults=tuple(node.faults),
+            log=node.shape,
             files=tuple(file.about for file in held.files),
             partitions=places,
             rate=self._limits.rate,

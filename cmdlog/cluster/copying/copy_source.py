@@ -25,7 +25,7 @@ import uvloop
 
 from cmdlog.cluster.channels.channel_session import ChannelSession, answer_session
 from cmdlog.cluster.channels.sealed_frames import BODY_BYTES_MAX, ChannelFrame
-from cmdlog.cluster.copying.copy_desk import CopyDesk, CopyGround, CopyLimits
+from cmdlog.cluster.copying.copy_desk import CopiedNode, CopyDesk, CopyLimits
 from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, ChunkData, ChunkPlace, CopyFrameKind
 from cmdlog.cluster.copying.copy_values import (
     CopyEnd,
@@ -209,13 +209,13 @@ class CopyServer:
     def __init__(
         self,
         ours: HelloCredentials,
-        ground: CopyGround,
+        node: CopiedNode,
         limits: CopyLimits,
         *,
         tls: PeerTls | None = None,
         settings: TransportSettings | None = None,
     ) -> None:
-        self.desk = CopyDesk(ground, limits, later=_run_aside)
+        self.desk = CopyDesk(node, limits, later=_run_aside)
         self._ours, self._settings, self._quiet = ours, settings or TransportSettings(), QuietLog()
         self._asking = ThreadPoolExecutor(THREADS, "cmdlog-copy-asks")
         self._service = CopyService(self.desk, SharedRate(limits.rate), self._asking)

@@ -15,10 +15,11 @@ from typing import Any
 
 from cmdlog.cluster.copying.copied_groups import GroupReach
 from cmdlog.cluster.copying.copy_client import CopyClient, CopyTimes
-from cmdlog.cluster.copying.copy_desk import CopyDesk, CopyGround, CopyLimits
+from cmdlog.cluster.copying.copy_desk import CopyDesk, CopyLimits
 from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, copy_credentials
 from cmdlog.cluster.copying.copy_source import CopyServer
 from cmdlog.cluster.copying.copy_values import CopyManifest, CopyRequest, CopyStanding, LogShape
+from cmdlog.cluster.copying.log_sums import SumsRequest
 from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.cluster.transport.handshake import HelloCredentials
 from cmdlog.cluster.transport.peer_book import PeerRecord
@@ -76,7 +77,9 @@ def make_snapshot(directory: Path, partition: int, index: int, content: bytes, b
 class MadeUpNode:
     """What a source asks of its node. Tests change it."""
 
-    directory: Path
+    root: Path
+    node: int = SOURCE
+    shape: LogShape = SHAPE
     partitions: Sequence[int] = (0,)
     members: dict[int, ClusterMember] = field(default_factory=lambda: {RECIPIENT: admitted()})
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
@@ -90,51 +93,52 @@ class MadeUpNode:
     now: float = 0.0
 
     def __post_init__(self) -> None:
+        self.directory = str(self.root)
         self.reaches = {group: reach() for group in (*self.partitions, CLUSTER_GROUP)}
         self.taking: Future[dict[str, Any]] = Future()
         self.catalog: dict[str, Any] = {"version": 1, "bundle": ""}
 
-    def ground(self) -> CopyGround:
-        """What the source is given."""
-        return CopyGround(
-            node=SOURCE, directory=str(self.directory), shape=SHAPE, partitions=self.partitions,
-            reaches=lambda: dict(self.reaches),
-            cluster_state=self._cluster_state, newest=self.snapshots.get, request_snapshots=self._take_snapshots,
-            faults=lambda: self.faults, hold_log=self.anchors.__setitem__, let_log_go=self._let_log_go,
-            member_of=lambda node: self.members.get(node),  # noqa: PLW0108 - tests replace it
-            take_wish=self._take_wish, problem=lambda: self.problem,
-            is_short=lambda: self.is_short, peers=lambda: self.peers,
-            known_sums=lambda _: {},
-        )  # fmt: skip
-
     def desk(self, *, copies_max: int = 2, rate: int = 0) -> CopyDesk:
         """A desk whose clock is `now`."""
-        return CopyDesk(self.ground(), CopyLimits(copies_max, rate), now=lambda: self.now)
+        return CopyDesk(self, CopyLimits(copies_max, rate), now=lambda: self.now)
 
     def hold(self, content: bytes, partition: int = 0, index: int = 90) -> Snapshot:
         """The partition's newest snapshot has these bytes from now on."""
-        self.snapshots[partition] = made = make_snapshot(self.directory, partition, index, content)
+        self.snapshots[partition] = made = make_snapshot(self.root, partition, index, content)
         return made
 
     def held_folders(self) -> list[str]:
         """Of copies."""
-        return [name for name in os.listdir(self.directory / FOLDER) if name.startswith("tmp-")]
+        return [name for name in os.listdir(self.root / FOLDER) if name.startswith("tmp-")]
 
-    def _cluster_state(self, of: GroupReach) -> GroupState:
+    def newest(self, partition: int) -> Snapshot | None:
+        return self.snapshots.get(partition)
+
+    def member_of(self, node: int) -> ClusterMember | None:
+        return self.members.get(node)
+
+    def known_sums(self, request: SumsRequest) -> dict[int, int]:
+        return {}
+
+    def hold_log(self, name: str, block: int) -> None:
+        self.anchors[name] = block
+
+    def cluster_state(self, reach: GroupReach) -> GroupState:
         return GroupState(
-            term=of.term, commit=of.handed, commit_term=of.handed_term, last_index=of.handed, last_term=of.handed_term,
+            term=reach.term, commit=reach.handed, commit_term=reach.handed_term, last_index=reach.handed,
+            last_term=reach.handed_term,
             catalogs={1: LoggedCatalog(2, self.catalog, 1)},
         )  # fmt: skip
 
-    def _let_log_go(self, name: str) -> None:
+    def let_log_go(self, name: str) -> None:
         self.anchors.pop(name, None)
 
-    def _take_snapshots(self, partitions: Sequence[int]) -> Future[dict[str, Any]]:
+    def request_snapshots(self, partitions: Sequence[int]) -> Future[dict[str, Any]]:
         self.asked.append(list(partitions))
         self.taking = Future()
         return self.taking
 
-    def _take_wish(self, wish: CopyWish) -> CopyStanding:
+    def take_wish(self, wish: CopyWish) -> CopyStanding:
         self.wishes.append(wish)
         return CopyStanding(SOURCE, True, True, None, self.members.get(wish.node), None, ())
 
@@ -155,7 +159,7 @@ class ServedSource:
     def __init__(self, node: MadeUpNode, *, copies_max: int = 2, rate: int = 0, tls: PeerTls | None = None) -> None:
         self.node, self.tls = node, tls
         ours = copy_credentials(CLUSTER, SOURCE, b"source 1", SECRET)
-        self.source = CopyServer(ours, node.ground(), CopyLimits(copies_max, rate), tls=tls)
+        self.source = CopyServer(ours, node, CopyLimits(copies_max, rate), tls=tls)
         self.source.serve()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = self._listener.getsockname()[:2]

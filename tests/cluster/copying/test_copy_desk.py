@@ -219,19 +219,18 @@ def test_failed_beginning_holds_nothing(node: MadeUpNode, desk: CopyDesk, monkey
     def fail(_: object) -> None:
         raise GroupNotCopied("the log ends early")
 
-    monkeypatch.setattr(node, "_cluster_state", fail)
+    monkeypatch.setattr(node, "cluster_state", fail)
     broken = node.desk()
     with pytest.raises(GroupNotCopied):
         broken.begin_copy(PEER, REQUEST, LINK)
     assert (node.anchors, node.held_folders()) == ({}, [])
 
 
-def test_partition_that_moves_on_meanwhile_begins_again(node: MadeUpNode) -> None:
+def test_partition_that_moves_on_meanwhile_begins_again(node: MadeUpNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log was cut between the choice of the snapshot and the look at the groups."""
     reaches = iter([{0: reach(), CLUSTER_GROUP: reach()}, {0: reach(base=95), CLUSTER_GROUP: reach()}])
-    ground = node.ground()
-    object.__setattr__(ground, "reaches", lambda: next(reaches))
-    desk = CopyDesk(ground, node.desk()._limits)
+    desk = node.desk()
+    monkeypatch.setattr(MadeUpNode, "reaches", property(lambda _: next(reaches)), raising=False)
     assert refusal(lambda: desk.begin_copy(PEER, REQUEST, LINK)) == RefusalCode.FILE_LOST
     assert (node.anchors, node.held_folders()) == ({}, [])
 
