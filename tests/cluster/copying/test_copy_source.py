@@ -340,7 +340,7 @@ def test_file_that_is_lost_at_the_source_is_named(single: MadeUpNode, bytes_left
 
     async def scenario(wire: Wire) -> None:
         copy = (await wire.begin()).copy
-        (path,) = single.directory.glob("snapshots/tmp-*/image.sqlite")
+        (path,) = single.root.glob("snapshots/tmp-*/image.sqlite")
         if bytes_left is None:
             path.unlink()
         else:
@@ -374,7 +374,7 @@ def test_error_of_the_node_is_a_refusal(single: MadeUpNode, monkeypatch: pytest.
     def fail(_: object) -> None:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(single, "_cluster_state", fail)
+    monkeypatch.setattr(single, "cluster_state", fail)
 
     async def scenario(wire: Wire) -> None:
         for _ in range(2):

@@ -397,8 +397,8 @@ def test_the_status_counts_what_goes_each_way() -> None:
 
     async def body() -> None:
         bench, sent = PeerBench(), 0
-        for number in (1, 2):
-            wire = Wire(outbox=bench.outbox)
+        wires = [Wire(outbox=bench.outbox) for _ in range(2)]
+        for number, wire in enumerate(wires, 1):
             bench.peer.attach_outgoing(wire.outgoing)
             bench.peer.attach_incoming(wire.incoming)
             bench.outbox.put(appended(ONE, TWO, 1))
@@ -406,16 +406,12 @@ def test_the_status_counts_what_goes_each_way() -> None:
             sent += len(wire.caller_end.written)
             wire.carry()
             status = bench.peer.status(PeerRecord(b"life-of2", confirmed=True))
-            assert (status.connections, status.out_frames, status.out_messages, status.out_bytes) == (
-                number,
-                number,
-                number,
-                sent,
-            )
+            assert (status.connections, status.out_frames, status.out_messages) == (number, number, number)
+            assert status.out_bytes == sent
             assert (status.in_frames, status.in_messages, status.in_bytes) == (number, number, sent)
             assert (status.confirmed, status.round_trip_s) == (True, None)
-        wire.outgoing.check_life(2)
-        wire.carry()
+        wires[-1].outgoing.check_life(2)
+        wires[-1].carry()
         assert bench.peer.status(None).round_trip_s is not None
 
     asyncio.run(body())
