@@ -20,7 +20,7 @@ from cmdlog.client.request import PLAIN, SESSION, Ask, call_ask, end_session_ask
 from cmdlog.client.response import Attempt, check_owner, read_result
 from cmdlog.client.retry import SendAttempt, Steps, await_ready, exchange, patience_s, send
 from cmdlog.client.server_set import ListedServer, ServerSet, base_urls
-from cmdlog.client.session import CallName, CallNames, ClientSessions, KeyGenerator, KeyPerCall, check_key
+from cmdlog.client.session import CallName, CallNames, ClientSessions, KeyGenerator, check_key
 from cmdlog.errors import BadAnswer, CmdlogError, InvalidParameters
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, NewKey, call_of_item
 from cmdlog.results import Result
@@ -83,7 +83,7 @@ class ClientCore:
         self._headers = self.options.headers()
         self._servers = ServerSet(self.urls, self.options.credential)
         self._sessions = ClientSessions(window=self.options.session_window)
-        self._names: CallNames = KeyPerCall(KeyGenerator()) if self.options.keys == "single" else self._sessions
+        self._names: CallNames = KeyGenerator() if self.options.keys == "single" else self._sessions
         self._request_ids = request_ids()
         self._newest_request: httpx.Request | None = None
         self._lock = threading.Lock()

@@ -48,25 +48,35 @@ def time_of(key: str) -> float:
 
 
 class KeyGenerator:
-    """New keys. Threads may share one."""
+    """New keys. As `CallNames` a key of its own for each call: for programs that make a few, and would leave a session for each.
+
+    Threads may share one.
+    """
 
     def __init__(self, *, wall: Callable[[], float] = time.time, entropy: Callable[[int], bytes] = os.urandom) -> None:
         self._wall, self._entropy = wall, entropy
-        self._behind_s = 0.0
+        self._behind_s = 0.0  # what our clock lacks, as a server has shown
 
     def new(self) -> str:
         return uuid7(int((self._wall() + self._behind_s) * 1000), self._entropy(10))
 
-    def better(self, key: str, date: str) -> str | None:
+    def better(self, name: CallName, date: str) -> str | None:
         """A key in place of one that was made here and carries a time of the past, as the server's `Date` shows."""
+        there = self.follow_clock(date)
+        return None if there is None or not isinstance(name, str) or there - time_of(name) < SKEW_S_MIN else self.new()
+
+    def finish(self, name: CallName, *, known: bool = True) -> None:
+        """See `CallNames`."""
+
+    def follow_clock(self, date: str) -> float | None:
+        """The time of the server's `Date`, which keys bear from now on; None: it states none."""
         try:
             there = email.utils.parsedate_to_datetime(date).timestamp()
         except (TypeError, ValueError, OverflowError):
             return None
-        if there - time_of(key) < SKEW_S_MIN:
-            return None
-        self._behind_s = max(self._behind_s, there + DATE_STEP_S - self._wall())
-        return self.new()
+        if abs(there - (self._wall() + self._behind_s)) >= SKEW_S_MIN:
+            self._behind_s = there + DATE_STEP_S - self._wall()
+        return there
 
 
 def check_key(key: str | None) -> str | None:
@@ -155,24 +165,6 @@ class CallNames(Protocol):
         """A call is over. `known`: it has a definite answer, or nobody can ask for it any more."""
 
 
-class KeyPerCall:
-    """A key of its own for each call: for programs that make a few, and would leave a session for each."""
-
-    def __init__(self, keys: KeyGenerator) -> None:
-        self._keys = keys
-
-    def new(self) -> str:
-        """See `CallNames`."""
-        return self._keys.new()
-
-    def better(self, name: CallName, date: str) -> str | None:
-        """See `CallNames`."""
-        return self._keys.better(name, date) if isinstance(name, str) else None
-
-    def finish(self, name: CallName, *, known: bool = True) -> None:
-        """See `CallNames`."""
-
-
 def parse_name(text: str) -> NumberedCall | None:
     """The call of a session that a text names; None: it is a key. Beyond the number it names a floor, or none."""
     found = TEXT.fullmatch(text)
@@ -193,8 +185,8 @@ class ClientSessions:
         pid: Callable[[], int] = os.getpid,
         window: int = WINDOW,
     ) -> None:
-        self._wall, self._clock, self._entropy, self._pid, self._window = wall, clock, entropy, pid, window
-        self._behind_s = 0.0  # what our clock lacks, as a server has shown
+        self._clock, self._pid, self._window = clock, pid, window
+        self._keys = KeyGenerator(wall=wall, entropy=entropy)
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -230,7 +222,7 @@ class ClientSessions:
         for session in self._open:
             if session.next <= session.floor + self._window:
                 return session
-        session = ClientSession(uuid7(int((self._wall() + self._behind_s) * 1000), self._entropy(10)), began=now)
+        session = ClientSession(self._keys.new(), began=now)
         self._open.append(session)
         return session
 
@@ -267,20 +259,11 @@ class ClientSessions:
             return None
         self._begin_after_fork()
         with self._lock:
-            self._follow_clock(date)
+            self._keys.follow_clock(date)
             if name.session in self._open:
                 name.session.lost = True  # the server knows it no more: nothing is to be ended there
                 self._leave(name.session)
         return self.new()
-
-    def _follow_clock(self, date: str) -> None:
-        try:
-            there = email.utils.parsedate_to_datetime(date).timestamp()
-        except (TypeError, ValueError, OverflowError):
-            return
-        difference_s = there - (self._wall() + self._behind_s)
-        if abs(difference_s) >= SKEW_S_MIN:
-            self._behind_s += difference_s + DATE_STEP_S
 
     def named(self, text: str) -> NumberedCall | None:
         """The call that a text names, of our own sessions if it is one of them; None: the text is a key."""

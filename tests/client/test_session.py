@@ -20,7 +20,6 @@ from cmdlog.client.session import (
     DATE_STEP_S,
     ClientSessions,
     KeyGenerator,
-    KeyPerCall,
     NumberedCall,
     check_key,
     parse_name,
@@ -295,7 +294,7 @@ def test_other_texts_are_keys(text: str) -> None:
 
 def test_keys_of_their_own_need_no_end() -> None:
     """With `keys="single"` each call has another key; one of the past is followed by a better one."""
-    names = KeyPerCall(KeyGenerator(wall=lambda: NOW_S - 7200))
+    names = KeyGenerator(wall=lambda: NOW_S - 7200)
     first = names.new()
     names.finish(first)
     better = names.better(first, DATE)
