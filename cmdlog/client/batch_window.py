@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from cmdlog.client.request import Ask, Effect
 from cmdlog.client.response import Attempt, AttemptFailure, Lost, Response, judge, line_answer
-from cmdlog.client.retry import Chance, Clock, RetryPolicy, Tries, better_name, decide, is_known, key_to_ask_by
+from cmdlog.client.retry import CallTries, Chance, Clock, RetryPolicy
 from cmdlog.client.server_set import ServerSet
 from cmdlog.client.session import CallNames
 from cmdlog.errors import CmdlogError
@@ -108,11 +108,9 @@ Decode = Callable[[Ask, Any], Result[Any]]
 
 
 @dataclass(slots=True, kw_only=True)
-class BatchLine(Tries):
+class BatchLine(CallTries):
     """One call of the batch."""
 
-    ask: Ask
-    renames: bool  # its name was made by us, and may be made again
     due: float = 0.0
     alone: bool = False  # it was refused on its own: others may go before it
     deadline: float | None = None  # set by the first failure: time that the reader of the answers takes is not counted
@@ -194,24 +192,17 @@ class RunningBatch:
             self._succeed(line, found)
             return
         self._broke = self._broke or (isinstance(attempt, Lost) and attempt.reached)
-        # Refused as expired before any doubt: it goes again under another name.
-        if line.renames and not line.uncertain and (name := better_name(line.ask, found, self._names)):
-            line.ask, line.renames = line.ask.under(name), False
-            return
         now = self._clock()
         if line.deadline is None:
             line.deadline = now + self._timeout_s
-        fresh = found.elsewhere and self._servers.has_fresh(line.mark)
         left_s = line.deadline - now
-        step = decide(found, line, line.ask.effect, self._policy, left_s=left_s, chance=self._chance(), fresh=fresh)
+        step = line.after(found, self._policy, servers=self._servers, names=self._names, left_s=left_s, chance=self._chance())
         # Its last attempt, or one that says for certain what became of it.
         if isinstance(step, CmdlogError):
-            known = is_known(found, line, step)
-            step.idempotency_key = key_to_ask_by(line.ask, known=known)
-            line.answer = self._servers.name_failures(step, line.began)
-            self._finish(line, known=known)
+            line.answer = step
+            self._finish(line)
             return
-        if not fresh:
+        if not line.hurries:
             line.mark = self._servers.mark()
         line.alone = not found.elsewhere and isinstance(attempt, Response) and attempt.of_line
         # Again: by itself where the server judged this line, else with all that the same failure met.
@@ -229,9 +220,9 @@ class RunningBatch:
             line.answer = error
         self._finish(line)
 
-    def _finish(self, line: BatchLine, *, known: bool = True) -> None:
+    def _finish(self, line: BatchLine) -> None:
         if line.ask.key is not None:
-            self._names.finish(line.ask.key, known=known)
+            self._names.finish(line.ask.key, known=line.known)
 
     def abandon(self) -> None:
         """The caller takes no more answers: it has no names to ask by for what is not answered."""

@@ -31,7 +31,7 @@ from typing import Any, Final
 from cmdlog.client.request import READY, Ask, Effect
 from cmdlog.client.response import Attempt, AttemptFailure, Fate, judge
 from cmdlog.client.server_set import ServerSet
-from cmdlog.client.session import CallName, CallNames
+from cmdlog.client.session import CallNames
 from cmdlog.errors import CmdlogError, OutcomeUnknown, SessionExpired, Unreachable
 
 DOUBLINGS_MAX: Final = 30  # of the wait; any cap is reached by then
@@ -135,6 +135,39 @@ def _blamed(error: CmdlogError, cause: CmdlogError) -> CmdlogError:
     return error
 
 
+@dataclass(slots=True, kw_only=True)
+class CallTries(Tries):
+    """A call that is sent until it is settled, alone or as a line of a batch."""
+
+    ask: Ask
+    renames: bool  # its name was made here, and may be made again
+    hurries: bool = False  # its next attempt does not wait
+    known: bool = True  # whether it was executed; a caller who leaves has no name to ask by
+
+    def after(
+        self, failure: AttemptFailure, policy: RetryPolicy, *, servers: ServerSet, names: CallNames, left_s: float, chance: float
+    ) -> Again | CmdlogError:
+        """The wait before the next attempt, or what to report.
+
+        A call that was refused as expired before any doubt goes again under another name, once: our clock is wrong, or the
+        session has ended.
+        """
+        key = self.ask.key
+        if key is not None and self.renames and not self.uncertain and isinstance(failure.error, SessionExpired):
+            self.renames = False
+            if (name := names.better(key, failure.date)) is not None:
+                self.ask, self.hurries = self.ask.under(name), True
+                return 0.0
+        self.hurries = failure.elsewhere and servers.has_fresh(self.mark)
+        step = decide(failure, self, self.ask.effect, policy, left_s=left_s, chance=chance, fresh=self.hurries)
+        if not isinstance(step, CmdlogError):
+            return step
+        self.known = not self.uncertain or (failure.fate is Fate.DECIDED and step is failure.error)
+        # A number in a session whose outcome is known is over: the next call gets another one.
+        step.idempotency_key = key if isinstance(key, str | None) else None if self.known else str(key)
+        return servers.name_failures(step, self.began)
+
+
 ATTEMPT_S_MIN: Final = 0.001  # a time-out of 0 would mean none
 READY_POLL_S: Final = 0.1
 WORTH_ASKING: Final = frozenset((Fate.REFUSED, Fate.BUSY, Fate.UNKNOWN))
@@ -176,33 +209,26 @@ def exchange(
     """Returns the JSON of the answer. `renames`: the call's name was made here, and may be made again. Raises: CmdlogError."""
     began = clock()
     deadline, refused_until = began + timeout_s, began + min(timeout_s, policy.refused_s)
-    tries = Tries(began=servers.mark(), mark=servers.mark())
-    known = True  # a caller who leaves has no name to ask by
+    call = CallTries(ask=ask, renames=renames, began=servers.mark(), mark=servers.mark())
     try:
         while True:
             attempt = yield send(
-                ask, policy, left_s=deadline - clock(), patience_s=patience_s(tries, policy, several=servers.several)
+                call.ask, policy, left_s=deadline - clock(), patience_s=patience_s(call, policy, several=servers.several)
             )
             assert attempt is not None
             found = judge(attempt)
             if not isinstance(found, AttemptFailure):
                 return found
-            if renames and not tries.uncertain and (name := better_name(ask, found, names)):
-                ask, renames = ask.under(name), False
-                continue
-            fresh = found.elsewhere and servers.has_fresh(tries.mark)
             left_s = (refused_until if servers.only_refused else deadline) - clock()
-            step = decide(found, tries, ask.effect, policy, left_s=left_s, chance=chance(), fresh=fresh)
+            step = call.after(found, policy, servers=servers, names=names, left_s=left_s, chance=chance())
             if isinstance(step, CmdlogError):
-                known = is_known(found, tries, step)
-                step.idempotency_key = key_to_ask_by(ask, known=known)
-                raise servers.name_failures(step, tries.began)
-            if not fresh:
+                raise step
+            if not call.hurries:
                 yield Pause(step)
-                tries.mark = servers.mark()
+                call.mark = servers.mark()
     finally:
-        if ask.key is not None:
-            names.finish(ask.key, known=known)
+        if call.ask.key is not None:
+            names.finish(call.ask.key, known=call.known)
 
 
 def await_ready(policy: RetryPolicy, *, servers: ServerSet, timeout_s: float, clock: Clock) -> Steps:
@@ -231,20 +257,3 @@ def send(ask: Ask, policy: RetryPolicy, *, left_s: float, patience_s: float) -> 
     left_s = max(left_s, ATTEMPT_S_MIN)
     attempt_s = left_s if ask.effect is Effect.ONCE else min(patience_s, left_s)
     return SendAttempt(ask, min(policy.connect_s, patience_s, left_s), attempt_s)
-
-
-def better_name(ask: Ask, failure: AttemptFailure, names: CallNames) -> CallName | None:
-    """A name for a call that was refused as expired before any doubt: our clock is wrong, or the session has ended."""
-    return names.better(ask.key, failure.date) if ask.key is not None and isinstance(failure.error, SessionExpired) else None
-
-
-def is_known(failure: AttemptFailure, tries: Tries, error: CmdlogError) -> bool:
-    """Whether the error that a call ends with leaves no doubt whether it was executed."""
-    return not tries.uncertain or (failure.fate is Fate.DECIDED and error is failure.error)
-
-
-def key_to_ask_by(ask: Ask, *, known: bool) -> str | None:
-    """With what a call can be repeated. A number in a session whose outcome is known is over: the next call gets another one."""
-    if ask.key is None or isinstance(ask.key, str):
-        return ask.key
-    return None if known else str(ask.key)
