@@ -64,6 +64,19 @@ def balance(tx, account: int) -> int | None:
 """
 
 
+def token_of(name: str, *roles: str) -> Credential:
+    """Whose token is the name."""
+    return Credential(name, frozenset(roles), digest_of(name.encode()))
+
+
+def write_tokens(folder: Path, *credentials: Credential) -> Path:
+    """A token file of these, or of those above."""
+    path = folder / "tokens"
+    path.write_text("".join(write_line(credential) + "\n" for credential in credentials or CREDENTIALS))
+    path.chmod(0o600)
+    return path
+
+
 def cycle(url: str, request: bytes) -> bytes:
     """Sends bytes as they are to a server and reads until it closes."""
     host, port = url.removeprefix("http://").split(":")
@@ -94,9 +107,7 @@ class Running:
         """`waits`: it serves when this returns; else only its process has begun."""
         self.folder, self.app, self.options = folder, app, options
         if tokens:
-            path = folder / "tokens"
-            path.write_text("".join(write_line(credential) + "\n" for credential in CREDENTIALS))
-            path.chmod(0o600)
+            write_tokens(folder)
             self.options = ("--token-file", "tokens", *options)
         self._limit = None if files_max is None else partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files_max, files_max))
         self.url = ""

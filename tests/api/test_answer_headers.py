@@ -14,15 +14,14 @@ import pytest
 from cmdlog.api.app import create_app
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.route_table import ADMIN, INVOKE, READ, ROLES, TABLE, Entry
-from cmdlog.api.gate.token_file import Credential, digest_of, write_line
 from cmdlog.api.routes.page import POLICY
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.settings import Settings
 from tests.api.conftest import FakeNode
+from tests.api.running import TOKENS, write_tokens
 from tests.api.served import Served, served
 from tests.waiting import PATIENCE_S
 
-TOKENS = {role: f"token-of-{role}-and-more" for role in ROLES}
 PAGES = ("dashboard", "docs")
 
 
@@ -47,11 +46,7 @@ def node(settings: Settings) -> ToldNode:
 @pytest.fixture
 def open_server(node: ToldNode, tmp_path: Path) -> Iterator[Served]:
     """With a credential of each role."""
-    tokens = tmp_path / "tokens"
-    held = [Credential(role, frozenset(ROLES if role == ADMIN else (role,)), digest_of(TOKENS[role].encode())) for role in ROLES]
-    tokens.write_text("".join(write_line(credential) + "\n" for credential in held))
-    tokens.chmod(0o600)
-    app = create_app(node, Settings(token_file=tokens))  # type: ignore[arg-type]  # the fake has what the routes use
+    app = create_app(node, Settings(token_file=write_tokens(tmp_path)))  # type: ignore[arg-type]  # the fake has what the routes use
     with served(app, quick=app.quick, name_of=app.name_of) as server:
         yield server
 

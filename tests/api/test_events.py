@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,13 @@ import orjson
 import pytest
 
 from cmdlog.api.app import Api, create_app
+from cmdlog.api.gate.route_table import READ
 from cmdlog.api.routes import cold_routes
 from cmdlog.api.routes.service import VIEWERS_MAX
 from cmdlog.node.settings import Settings
+from tests.api.running import token_of, write_tokens
 from tests.waiting import PATIENCE_S
 
-TOKEN = 40 * "a"
 WAIT_S = PATIENCE_S
 
 
@@ -94,10 +94,7 @@ async def test_viewer_that_leaves_makes_room(app: Api, ask_app: Any) -> None:
 
 async def test_viewers_of_one_credential_leave_room_for_others(tmp_path: Path, node: Any, ask_app: Any) -> None:
     """However many it opens: half of all viewers at most are its own."""
-    tokens = tmp_path / "tokens"
-    tokens.write_text("".join(f"{name} read sha256:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("one", "two")))
-    tokens.chmod(0o600)
-    app = create_app(node, Settings(token_file=tokens))
+    app = create_app(node, Settings(token_file=write_tokens(tmp_path, token_of("one", READ), token_of("two", READ))))
     own = [Viewer(app, ask_app, headers=[("Authorization", "Bearer one")]) for _ in range(VIEWERS_MAX)]
     other = Viewer(app, ask_app, headers=[("Authorization", "Bearer two")])
     await other.seen(1)
@@ -108,13 +105,10 @@ async def test_viewers_of_one_credential_leave_room_for_others(tmp_path: Path, n
 
 async def test_stream_ends_with_its_credential(tmp_path: Path, node: Any, ask_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A viewer whose credential is taken away gets no further event."""
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"one read sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}\n")
-    tokens.chmod(0o600)
-    app = create_app(node, Settings(token_file=tokens))
-    viewer = Viewer(app, ask_app, headers=[("Authorization", f"Bearer {TOKEN}")])
+    app = create_app(node, Settings(token_file=write_tokens(tmp_path, token_of("one", READ))))
+    viewer = Viewer(app, ask_app, headers=[("Authorization", "Bearer one")])
     await viewer.seen(1)
-    tokens.write_text(f"other read sha256:{64 * '0'}\n")
+    write_tokens(tmp_path, token_of("other", READ))
     answer = await viewer.end()
     assert answer.status == 200
 

@@ -13,10 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from cmdlog.api.gate.token_file import write_line
 from cmdlog.api.processes.process_set import make_order, read_order
 from cmdlog.node.settings import Settings
-from tests.api.running import CREDENTIALS, TOKENS, Running
+from tests.api.running import CREDENTIALS, OTHER, TOKENS, Running, write_tokens
 from tests.waiting import ASK_EVERY_S, PATIENCE_S, eventually
 
 slow = pytest.mark.slow
@@ -176,14 +175,13 @@ def test_a_credential_that_is_removed_ends_in_every_process(server: Running) -> 
     """Each looks at the file for itself."""
     tokens = server.folder / "tokens"
     whole = tokens.read_text()
-    tokens.write_text("".join(write_line(one) + "\n" for one in CREDENTIALS if one.name != "other"))
+    write_tokens(server.folder, *(one for one in CREDENTIALS if one.name != "other"))
     try:
-        token = "token-of-another-who-may-invoke"
 
         def refused() -> bool:
             answers = [
                 httpx.post(
-                    server.url + "/v1/procedures/put", json={"item": 1, "name": "x"}, headers={"Authorization": f"Bearer {token}"}
+                    server.url + "/v1/procedures/put", json={"item": 1, "name": "x"}, headers={"Authorization": f"Bearer {OTHER}"}
                 ) for _ in range(10)
             ]  # fmt: skip
             return all(answer.status_code == 401 for answer in answers)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from hashlib import sha256
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,10 @@ from cmdlog.api.connections.connection import Connection
 from cmdlog.api.connections.connection_registry import ConnectionRegistry
 from cmdlog.api.connections.http_parser import Headers, Request
 from cmdlog.api.connections.request_cycle import WRITE_BYTES, CallCycle
+from cmdlog.api.gate.route_table import INVOKE
 from cmdlog.node.settings import Settings
 from tests.api.echo import RESET, Application, buffered, echoes, one_answer, post, problem_of, serves
+from tests.api.running import token_of, write_tokens
 from tests.api.served import Served, descriptors, read_all, served, status_of
 from tests.waiting import eventually
 
@@ -306,10 +307,7 @@ def test_no_credential_has_all_connections_at_work(application: Application) -> 
 
 def test_calls_count_for_their_credential(node: Any, tmp_path: Path) -> None:
     """Those that are answered below ASGI, too: refused while others of the credential are under way, and served after them."""
-    tokens = tmp_path / "tokens"
-    tokens.write_text("".join(f"{name} invoke sha256:{sha256(name.encode()).hexdigest()}\n" for name in ("one", "two")))
-    tokens.chmod(0o600)
-    app = create_app(node, Settings(token_file=tokens))
+    app = create_app(node, Settings(token_file=write_tokens(tmp_path, token_of("one", INVOKE), token_of("two", INVOKE))))
     node.hold = True
 
     def call(name: str) -> bytes:
