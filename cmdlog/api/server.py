@@ -105,14 +105,12 @@ def serve(
 
 
 def threads_of(settings: Settings) -> int:
-    """How many threads a server starts at most: those of the log, of the node, of its answers and of the event loop."""
+    """How many threads a server starts at most: those of the log, of the node, of its answers and of the event loop.
+
+    The loop's own executor has what `concurrent.futures.ThreadPoolExecutor` says.
+    """
     aside = SLOW_THREADS + BODY_THREADS + settings.queries_max + RESERVE_TURNS
-    return settings.log_threads + LOG_THREADS + NODE_THREADS + aside + loop_threads()
-
-
-def loop_threads() -> int:
-    """How many the event loop's own executor may have, see `concurrent.futures.ThreadPoolExecutor`."""
-    return min(32, (os.cpu_count() or 1) + 4)
+    return settings.log_threads + LOG_THREADS + NODE_THREADS + aside + min(32, (os.cpu_count() or 1) + 4)
 
 
 class Stopped(Exception):

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome
-from cmdlog.node.reporting.prometheus import DEPRECATED, DOCUMENT, ROWS, TABLE, PrometheusExposition, document
+from cmdlog.node.reporting.prometheus import DOCUMENT, METRICS, TABLE, PrometheusExposition, document
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS
 from cmdlog.node.telemetry.request_stats import RequestStats
 from procedures.idempotency.known_outcome import Status
@@ -80,19 +80,10 @@ def test_a_scrape_returns_the_table(tmp_path: Path) -> None:
 def test_the_document_is_the_table() -> None:
     """METRICS.md is what `python -m cmdlog.node.reporting.prometheus` prints, and names follow Prometheus' conventions."""
     assert DOCUMENT.read_text(encoding="utf-8") == document()
-    for row in ROWS:
+    for row in METRICS:
         assert row.name.startswith("cmdlog_")
         assert row.name.endswith("_total") == (row.kind == "counter")
         assert not row.name.endswith(("_ms", "_us", "_percent"))
-
-
-def test_former_names_are_exported_with_the_same_samples(tmp_path: Path) -> None:
-    """A dashboard that asks for a former name sees what the present one shows, and its help names that one."""
-    with a_node(tmp_path / "data", partitions=1) as node:
-        found = scrape(node)
-    for former, name in DEPRECATED.items():
-        assert found[former] == found[name]
-        assert TABLE[former].meaning == f"Deprecated: use {name}"
 
 
 def test_calls_are_counted_by_procedure_and_outcome(tmp_path: Path) -> None:

@@ -233,7 +233,8 @@ class HttpProcessMain:
         elif said.kind == LinkFrameKind.ASK:
             self._tell_counts(said.count)
         elif said.kind == LinkFrameKind.OTHERS:
-            self._service.traffic.note_elsewhere(orjson.loads(said.body), said.count)
+            traffic = self._service.traffic
+            traffic.elsewhere_calls, traffic.elsewhere_streams = orjson.loads(said.body), said.count
         elif said.kind == LinkFrameKind.STOP:
             self._stop(leaving=bool(said.count))
         else:

@@ -13,8 +13,7 @@ stream begins where the last one was. No clock here.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import inf
 from typing import Final
 
@@ -37,7 +36,8 @@ class BatchTraffic:
         self.streams = 0  # under way
         self._calls = 0  # that were answered beside them, when that was looked at last
         self._called_s = -inf
-        self._elsewhere_calls = self._elsewhere_streams = 0  # at other HTTP processes
+        self.elsewhere_calls = 0  # single calls that other HTTP processes of the node have answered so far
+        self.elsewhere_streams = 0  # streams that they have now
         self.window = WINDOW_CALLS_FIRST  # of the stream that was answered last
         self._before = self._now = inf
         self._since_s = 0.0
@@ -54,29 +54,12 @@ class BatchTraffic:
             before = known.get(name, size)
             known[name] = max(size, before - (before >> FORGOTTEN_SHIFT)) if before >= size or name == longest else before
 
-    def note_elsewhere(self, calls: int, streams: int) -> None:
-        """Single calls that other HTTP processes of the node have answered so far, and streams that they have now."""
-        self._elsewhere_calls, self._elsewhere_streams = calls, streams
-
-    @contextlib.contextmanager
-    def stream(self) -> Iterator[None]:
-        """One more is under way."""
-        self.streams += 1
-        try:
-            yield
-        finally:
-            self.streams -= 1
-
     def room_alone(self, calls: int, now_s: float) -> int:
         """What each stream may place while only streams call; else 0. `calls` is how many single calls were answered so far."""
-        calls += self._elsewhere_calls
+        calls += self.elsewhere_calls
         if calls != self._calls:
             self._calls, self._called_s = calls, now_s
-        return CALLS_ALONE // max(1, self.streams + self._elsewhere_streams) if now_s - self._called_s >= ALONE_S else 0
-
-    def note_window(self, calls: int) -> None:
-        """A stream was answered, with this window."""
-        self.window = calls
+        return CALLS_ALONE // max(1, self.streams + self.elsewhere_streams) if now_s - self._called_s >= ALONE_S else 0
 
     def quickest(self, seconds: float, now_s: float) -> float:
         """The quickest answer of late, with this one."""
@@ -106,4 +89,4 @@ class BatchWindow:
             share = max(SHRINK_MAX, min(0.5, in_time_s / seconds))
             self.window = min(self._calls_max, max(WINDOW_CALLS_MIN, round(self.window * share)))
             self._cut_s = now_s
-        self._traffic.note_window(self.window)
+        self._traffic.window = self.window

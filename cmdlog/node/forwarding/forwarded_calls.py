@@ -109,11 +109,6 @@ def decode_reply(status: int, txn: int, body: bytes, more: bytes) -> Reply:
         return UnknownOutcome(f"the answer of the leading node cannot be read ({type(error).__name__})")
 
 
-def needs_trace(reply: Reply) -> bool:
-    """Whether the procedure raised."""
-    return isinstance(reply, CallOutcome) and reply.status == Status.FAILED
-
-
 def _plain(trace: FailureTrace) -> dict[str, Any]:
     return {**asdict(trace), "raised": None}
 
@@ -215,7 +210,7 @@ class ForwardedCalls:
 
     def encode_one(self, call: int, reply: Reply) -> AnswerRow:
         """A reply as a row, with what is known of its failure."""
-        trace = self._node.trace_of(reply) if isinstance(reply, CallOutcome) and needs_trace(reply) else None
+        trace = self._node.trace_of(reply) if isinstance(reply, CallOutcome) and reply.status == Status.FAILED else None
         return encode_reply(call, reply, trace)
 
     def _confirm(self, reads: Sequence[Encoded]) -> None:

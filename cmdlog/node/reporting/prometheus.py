@@ -117,21 +117,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
 )  # fmt: skip
 """Every metric of ours. The process's own (`process_*`) are those of prometheus_client's ProcessCollector."""
 
-DEPRECATED: Final[Mapping[str, str]] = {
-    "cmdlog_archive_given_up_total": "cmdlog_archive_dropped_total",
-    "cmdlog_token_file_refused": "cmdlog_token_file_invalid",
-    "cmdlog_window_kept": "cmdlog_retention_window_satisfied",
-}
-"""Former name -> name. Dashboards and alerts have one version to follow: the former names are exported with the same samples."""
-
-
-def _deprecated(former: str, name: str) -> MetricRow:
-    (row,) = (row for row in METRICS if row.name == name)
-    return MetricRow(former, row.kind, row.labels, f"Deprecated: use {name}")
-
-
-ROWS: Final = (*METRICS, *(_deprecated(*names) for names in DEPRECATED.items()))
-TABLE: Final[Mapping[str, MetricRow]] = {row.name: row for row in ROWS}
+TABLE: Final[Mapping[str, MetricRow]] = {row.name: row for row in METRICS}
 
 
 class PrometheusExposition:
@@ -163,7 +149,6 @@ class _NodeCollector(Collector):
             found |= _of_scrub(overview) | _of_archive(overview) | _of_node(overview, self._version)
             if overview.cluster is not None:
                 found |= cluster_samples(overview.cluster.reading())
-        found |= {former: found[name] for former, name in DEPRECATED.items() if name in found}
         for name, samples in found.items():
             yield _family(TABLE[name], samples)
 
@@ -359,7 +344,7 @@ def document() -> str:
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",
     ]
-    lines += [f"| `{row.name}` | {row.kind} | {', '.join(row.labels)} | {row.meaning} |" for row in ROWS]
+    lines += [f"| `{row.name}` | {row.kind} | {', '.join(row.labels)} | {row.meaning} |" for row in METRICS]
     lines += [
         "",
         "Beside them `process_*`: CPU, memory, file descriptors and start time of the node's process.",
