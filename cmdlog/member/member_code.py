@@ -147,6 +147,7 @@ class MemberCode:
             while version == self.versions.newest and plan_tables(database, self._directory, self._partitions):
                 if self._ending.wait(LOOK_S):
                     return
-            self.run_newest()
+            if version == self.versions.newest:  # else its own thread waits for its tables
+                self.run_newest()
         except ProceduresError as error:  # it is an error of this node when it leads
             log.error("code_not_loaded", catalog_version=self.versions.newest, reason=str(error))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import random
+import signal
 import string
 import subprocess
 import sys
@@ -30,6 +32,7 @@ from cmdlog.node.deploying.deploy_errors import (
 )
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CodeChanged, MigratingRefusal
+from cmdlog.node.sequencing.block_builder import Opening
 from procedures.code.bundle import Bundle
 from procedures.storage.state import open_reader
 from replay.state.trust import state_path
@@ -315,6 +318,25 @@ def test_a_plan_tries_migrations_on_copies(tmp_path: Path) -> None:
     failing = MIGRATION.replace("# here", SEVENTH)
     with pytest.raises(MigrationRefused, match="ValueError"):
         node.deployer.deploy(make_version(tmp_path, 2, columns=RENAMED, last=failing)[1], plan=True)
+    node.close()
+
+
+def test_a_site_that_ends_before_the_entry_leaves_it_to_its_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it kept open is gone, and what follows it has the code that the log does not state yet, or ends and has it then."""
+    node = open_node(tmp_path / "data", app=make_version(tmp_path, 1)[0], partitions=2, call_timeout_s=20.0)
+    assert ask(node, "hit", id=7) == 1
+    add = Opening.add
+
+    def add_with_successors(opening: Opening, *arguments: Any, **named: Any) -> None:
+        ended = set(node.overview.health().site_pids)
+        for pid in ended:
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: ended.isdisjoint(node.overview.health().site_pids) and node.ready)
+        add(opening, *arguments, **named)
+
+    monkeypatch.setattr(Opening, "add", add_with_successors)
+    assert node.deployer.deploy(make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1], migrate=True)["version"] == 2
+    assert rows_of(node) == [(7, 2, "doubled")]
     node.close()
 
 
