@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sqlalchemy import Column, Table
 
-from procedures.declaration.create_text import ColumnText, TableText, parse_table, text_key
+from procedures.declaration.create_text import ColumnText, parse_table, text_key
 from procedures.declaration.dialect import DIALECT
 from procedures.declaration.schema import column_definition, create_indexes, create_table
 from procedures.errors import SchemaConflict
@@ -99,21 +99,27 @@ def _added_columns(table: Table, found: str) -> list[str]:
     """Statements that add what the state's table `found` lacks. Raises: SchemaConflict."""
     wanted_text = create_table(table)
     wanted, held = parse_table(wanted_text), parse_table(found)
-    needed = [column.name for column in held.columns if wanted.column(column.name) is None and not _is_omittable(column)]
+    differs = [
+        f"column {column.name!r} is gone" for column in held.columns if not (wanted.column(column.name) or _is_omittable(column))
+    ]
+    differs += [
+        f"column {column.name!r} is another one"
+        for column in wanted.columns
+        if (had := held.column(column.name)) and had.key != column.key
+    ]
     same_rules = held.constraint_keys == wanted.constraint_keys and text_key(held.options) == text_key(wanted.options)
-    if _differing(held, wanted) or needed or not same_rules:
-        raise SchemaConflict(_difference(table, found, wanted_text))
+    if differs or not same_rules:
+        what = "; ".join(differs) or "its constraints are others"
+        raise SchemaConflict(
+            f"table {table.name!r} differs from the state's: {what}; state has <{found}>, application has <{wanted_text}>; write a "
+            "migration that leads there, @db.migration('0001_…') (WRITING.md, “Changing tables”), or go back to the old declaration"
+        )
     missing = [column for column in table.columns if held.column(column.name) is None]
     for column in missing:
         if why := why_not_added(column):
             raise SchemaConflict(f"table {table.name!r}: column {column.name!r} cannot be added to rows that exist: {why}")
     quoted = DIALECT.identifier_preparer.format_table(table)
     return [f"ALTER TABLE {quoted} ADD COLUMN {column_definition(column)}" for column in missing]
-
-
-def _differing(held: TableText, wanted: TableText) -> list[str]:
-    """Names of the columns that both have, and not alike."""
-    return [column.name for column in wanted.columns if (had := held.column(column.name)) and had.key != column.key]
 
 
 def _is_omittable(column: ColumnText) -> bool:
@@ -148,15 +154,3 @@ def index_table(statement: str) -> str:
     """Table of a CREATE INDEX; "" of another statement."""
     match = _INDEX_OF.match(statement)
     return (match[1] or match[2]) if match else ""
-
-
-def _difference(table: Table, found: str, wanted: str) -> str:
-    held, declared = parse_table(found), parse_table(wanted)
-    needed = [column for column in held.columns if declared.column(column.name) is None and not _is_omittable(column)]
-    gone = [f"column {column.name!r} is gone" for column in needed]
-    changed = [f"column {name!r} is another one" for name in _differing(held, declared)]
-    what = "; ".join([*gone, *changed]) or "its constraints are others"
-    return (
-        f"table {table.name!r} differs from the state's: {what}; state has <{found}>, application has <{wanted}>; write a "
-        "migration that leads there, @db.migration('0001_…') (WRITING.md, “Changing tables”), or go back to the old declaration"
-    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import apsw
 
@@ -19,6 +20,8 @@ from procedures.raised_errors import repr_of
 from procedures.statements.call_state import CallState, fault_kind
 from procedures.storage.row_digest import RowLog
 from procedures.storage.state import PartitionState, Position
+
+_NO_CALLS: Final = Fresh()  # nothing is added to it
 
 
 class BatchTransaction:
@@ -35,8 +38,8 @@ class BatchTransaction:
         self._millis_of = millis_of
         self._grouped = False
 
-    def commit_batch(self, position: Position, fresh: Fresh | NumberedCalls, kind: Kind) -> None:
-        """Position, activity clock and outcomes, in the batch's own transaction."""
+    def commit_batch(self, position: Position, fresh: Fresh | NumberedCalls = _NO_CALLS, kind: Kind = "single") -> None:
+        """Position, activity clock and outcomes, in the batch's own transaction, or in that of an entry without calls."""
         txn_ms = self._millis_of(position.txn_id)
         clock = self._known.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))
         self._known.store(position.index, fresh, clock=clock, txn_ms=txn_ms, kind=kind)
@@ -56,14 +59,6 @@ class BatchTransaction:
         if self._rows is not None:
             self._rows.begin_batch()
         self.begin_batch()
-
-    def commit_change(self, position: Position) -> None:
-        """Position and activity clock, in the transaction of an entry without calls."""
-        self.commit_batch(position, Fresh(), "single")
-
-    def undo_change(self, error: BaseException) -> None:
-        """Rolls back. Raises: EnvironmentFault for a failure of the machine, for which no call is to blame."""
-        self.undo_batch(error, None)
 
     def begin_group(self) -> None:
         """See `Executor.begin_group`."""
@@ -91,10 +86,10 @@ class BatchTransaction:
         try:
             yield
         except apsw.Error as error:
-            self.undo_change(error)
+            self.undo_batch(error)
             raise
 
-    def undo_batch(self, error: BaseException, procedure_of: Callable[[int], str] | None) -> None:
+    def undo_batch(self, error: BaseException, procedure_of: Callable[[int], str] | None = None) -> None:
         """Rolls back, and turns a failure of the machine into `EnvironmentFault`. `procedure_of` a call; None: there is none."""
         call = self._call
         cause = error if call.fault is None else call.fault

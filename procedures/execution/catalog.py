@@ -21,7 +21,7 @@ from procedures.execution.batch_attempt import CallRequests
 from procedures.execution.call_settings import standard_settings
 from procedures.execution.context import Transaction
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
-from procedures.execution.row_checks import RowChecker, columns_by_table, row_checks
+from procedures.execution.row_checks import RowChecker, row_checks
 from procedures.idempotency.key_table import Kind
 from procedures.idempotency.request_history import VersionFacts
 from procedures.migration.change_run import MigrationRaised
@@ -68,8 +68,7 @@ class Catalog:
                 self._transactions[access] = Transaction(runs, state, guard, access)
         self.row_checks = {}
         if side == "write":
-            held = columns_by_table(cursor.connection)
-            self.row_checks = row_checks(database, state.refused, held, partition=state.partition, partitions=facts.partitions)
+            self.row_checks = row_checks(database, state, cursor.connection, facts.partitions)
         self.procedures = database.procedure_list
         self.requests = CallRequests(self.procedures, facts.requests)
         self.everywhere = [procedure.access in (Access.EVERYWHERE, Access.EACH) for procedure in self.procedures]
@@ -206,13 +205,7 @@ class MigrationCalls:
         self.statements = [RehearsedStep(migration.name, sql, rows, seconds) for sql, (rows, seconds) in noted.items()]
 
     def _row_checks(self, database: Database) -> dict[str, RowCheck]:
-        return row_checks(
-            database,
-            self._state.refused,
-            columns_by_table(self._cursor.connection),
-            partition=self._state.partition,
-            partitions=self._facts(self._catalog).partitions,
-        )
+        return row_checks(database, self._state, self._cursor.connection, self._facts(self._catalog).partitions)
 
 
 def _refuse(*_: object) -> NoReturn:

@@ -7,7 +7,7 @@ the procedure catches the error. A value that an UPDATE leaves as it was is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 import apsw
@@ -16,6 +16,7 @@ from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.database import Database, TableInfo
 from procedures.declaration.row_placement import owner_reader
 from procedures.errors import RowRefused
+from procedures.statements.call_state import CallState
 from procedures.storage.row_digest import RowCheck
 
 Row = tuple[Any, ...]
@@ -36,23 +37,15 @@ def columns_by_table(connection: apsw.Connection) -> dict[str, list[str]]:
     return found
 
 
-def row_checks(
-    database: Database,
-    refused: list[RowRefused],
-    held: Mapping[str, Sequence[str]],
-    *,
-    partition: int,
-    partitions: int | None,
-) -> dict[str, RowCheck]:
-    """Table → check of its rows on this partition, which also adds to `refused` what it raises.
+def row_checks(database: Database, state: CallState, connection: apsw.Connection, partitions: int | None) -> dict[str, RowCheck]:
+    """Table → check of its rows on the state's partition, which also adds to `state.refused` what it raises.
 
-    Tables without one are left out.
+    Tables without one are left out, and columns that the state lacks, whose order need not be that of the declaration.
 
     Args:
-        held: table → its columns in the state, whose order need not be that of the declaration. Those that it lacks are not
-            judged.
         partitions: how many there are; None: rows may be written where they do not belong.
     """
+    held, refused, partition = columns_by_table(connection), state.refused, state.partition
     checks = {}
     for name, info in database.tables.items():
         places = {column: at for at, column in enumerate(held.get(name, ()))}

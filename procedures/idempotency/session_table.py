@@ -107,16 +107,20 @@ class SessionTable:
     def _load(self, rows: Iterable[SessionRow]) -> None:
         loaded = list(rows)
         for row in loaded:
-            mentions = zip(row.sessions, row.floors, strict=True) if row.stage != Stage.OLD else ()
-            for session, floor in mentions:
-                known = self._sessions.get(session)
-                if known is None:
-                    self._sessions[session] = KnownSession(floor, row.idx)
-                else:
-                    known.floor, known.latest = floor, row.idx
+            if row.stage != Stage.OLD:
+                self._mention(row)
         for row in loaded:
             self._hold(row, _row_digest(row.idx, row.clock, row.stage, row.pack()), numbers_of(row))
         self.digest &= _MASK
+
+    def _mention(self, row: SessionRow) -> None:
+        """The row is the latest that names its sessions."""
+        for session, floor in zip(row.sessions, row.floors, strict=True):
+            known = self._sessions.get(session)
+            if known is None:
+                self._sessions[session] = KnownSession(floor, row.idx)
+            else:
+                known.floor, known.latest = floor, row.idx
 
     def _hold(self, row: SessionRow, digest: int, numbers: Mapping[bytes, tuple[int, ...]]) -> None:
         """A row of the state, whose sessions are known: their outcomes above the floors, and what it is needed for."""
@@ -378,14 +382,9 @@ class SessionTable:
 
     def _learn(self, row: SessionRow) -> None:
         """The row that was added."""
-        for session, floor in zip(row.sessions, row.floors, strict=True):
-            known = self._sessions.get(session)
-            if known is None:
-                known = self._sessions[session] = KnownSession(floor, row.idx)
-            else:
-                known.floor, known.latest = floor, row.idx
-            if numbers := self._changes.numbers.get(session):
-                known.add_chunk(row.idx, numbers)
+        self._mention(row)
+        for session, numbers in self._changes.numbers.items():
+            self._sessions[session].add_chunk(row.idx, numbers)
         self._new.append(row.idx)
         self._aging.append(row.idx)
 

@@ -28,8 +28,8 @@ class ChangeTransaction(Protocol):
     """The transaction around a change; the executor's."""
 
     def begin_change(self, at: int) -> None: ...
-    def commit_change(self, position: Position) -> None: ...
-    def undo_change(self, error: BaseException) -> None: ...
+    def commit_batch(self, position: Position) -> None: ...
+    def undo_batch(self, error: BaseException) -> None: ...
 
 
 class _TakenBack(Exception):
@@ -87,7 +87,7 @@ class SchemaChanges:
             self.kept = None
             if self._rows is not None:
                 self._rows.schema_changed()
-            self._transaction.commit_change(position)
+            self._transaction.commit_batch(position)
         except BaseException as error:
             self._undo(error)
             raise
@@ -97,9 +97,9 @@ class SchemaChanges:
         self.drop_kept()
         try:
             self._transaction.begin_change(0)
-            self._transaction.commit_change(position)
+            self._transaction.commit_batch(position)
         except BaseException as error:
-            self._transaction.undo_change(error)
+            self._transaction.undo_batch(error)
             raise
 
     def drop_kept(self) -> None:
@@ -177,7 +177,7 @@ class SchemaChanges:
 
     def _undo(self, error: BaseException) -> None:
         try:
-            self._transaction.undo_change(error)
+            self._transaction.undo_batch(error)
         finally:
             if self._rows is not None:
                 self._rows.forget_tables()
