@@ -55,7 +55,7 @@ def check(target: str | Database, *, seed: int = 1, calls: int = CALLS, given: s
     sources = capture_bundle(database, name).modules
     run = [(procedure.name, procedure.function) for procedure in database.procedure_list]
     run += [(migration.name, migration.function) for migration in database.migrations]
-    findings = lint(sources, {known: (_module_of(function), function.__qualname__) for known, function in run})
+    findings = lint(sources, {known: (str(function.__module__), function.__qualname__) for known, function in run})
     findings += _check_declarations(database, module.__name__)
     findings += _check_statements(database, sources)
     findings += find_misrouted(database, sources)
@@ -63,10 +63,6 @@ def check(target: str | Database, *, seed: int = 1, calls: int = CALLS, given: s
     if hasattr(module, "workload") and module.__name__ != "__main__":
         findings += _double_run(name, seed=seed, calls=calls)
     return sorted(findings, key=lambda finding: (finding.severity, finding))
-
-
-def _module_of(function: Any) -> str:
-    return str(function.__module__)
 
 
 def _check_declarations(db: Database, module: str) -> Iterator[Finding]:

@@ -111,8 +111,9 @@ def _added_columns(table: Table, found: str) -> list[str]:
     if differs or not same_rules:
         what = "; ".join(differs) or "its constraints are others"
         raise SchemaConflict(
-            f"table {table.name!r} differs from the state's: {what}; state has <{found}>, application has <{wanted_text}>; write a "
-            "migration that leads there, @db.migration('0001_…') (WRITING.md, “Changing tables”), or go back to the old declaration"
+            f"table {table.name!r} differs from the state's: {what}; state has <{found}>, application has <{wanted_text}>; write "
+            "a migration that leads there, @db.migration('0001_…') (WRITING.md, “Changing tables”), or go back to the old "
+            "declaration"
         )
     missing = [column for column in table.columns if held.column(column.name) is None]
     for column in missing:

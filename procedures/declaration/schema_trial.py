@@ -47,8 +47,12 @@ def try_references(tables: Iterable[Table]) -> None:
             trial.make(table)
         for table in listed:
             quoted = DIALECT.identifier_preparer.format_table(table)
-            with _explained_mismatch():
+            try:
                 trial.prepare(f"table {table.name!r}", f"DELETE FROM {quoted}")  # noqa: S608 - it is quoted, and does not run
+            except DefinitionError as error:
+                if _MISMATCH not in str(error):
+                    raise
+                raise DefinitionError(f"{error}; what a foreign key refers to is a primary key, or unique as a whole") from None
 
 
 class _Trial:
@@ -104,13 +108,3 @@ class _Trial:
             function = _FUNCTION.search(reason)
             instead = alternative_to(function[1]) if function else ""
             raise DefinitionError(f"{what}: {reason}{'; ' * bool(instead)}{instead}") from None
-
-
-@contextlib.contextmanager
-def _explained_mismatch() -> Iterator[None]:
-    try:
-        yield
-    except DefinitionError as error:
-        if _MISMATCH not in str(error):
-            raise
-        raise DefinitionError(f"{error}; what a foreign key refers to is a primary key, or unique as a whole") from None

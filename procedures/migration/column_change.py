@@ -41,8 +41,8 @@ class ColumnChange:
 
 def scale_of(column: ColumnText) -> int | None:
     """Decimals of a Numeric column; None for another one."""
-    found = _MARK.search(column.text)
-    return int(found[2]) if found else None
+    found = numeric_of(column)
+    return None if found is None else found.scale
 
 
 def numeric_of(column: ColumnText) -> Numeric[Any] | None:

@@ -42,12 +42,9 @@ def _load() -> ModuleType | None:
         return None
     finally:
         connection.close()
-    return found if found.sqlite_version() == _version_number(apsw.sqlite_lib_version()) else None
-
-
-def _version_number(version: str) -> int:
-    major, minor, patch = version.split(".")[:3]
-    return int(major) * 1_000_000 + int(minor) * 1_000 + int(patch)
+    number = found.sqlite_version()
+    version = f"{number // 1_000_000}.{number // 1_000 % 1_000}.{number % 1_000}"
+    return found if version == apsw.sqlite_lib_version() else None
 
 
 accelerator: Any = _load()  # a module, see accelerator.pyi; or None

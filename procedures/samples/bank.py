@@ -237,7 +237,7 @@ class BankModel:
 
     def apply(self, procedure: str, params: dict[str, Any]) -> tuple[str, Any]:
         """Applies a call; returns ("ok", result), ("aborted", code) or ("failed", "")."""
-        answer: tuple[str, Any] = _MODEL[procedure](self, **params)
+        answer: tuple[str, Any] = getattr(self, procedure)(**params)
         return answer
 
     def money(self) -> int:
@@ -322,20 +322,3 @@ class BankModel:
         interest = self.accounts[branch, customer][0] * self.rates[rate] // 10_000
         self.accounts[branch, customer][0] += interest
         return "ok", interest
-
-
-_MODEL: dict[str, Any] = {
-    name: getattr(BankModel, name)
-    for name in (
-        "open_account",
-        "open_accounts",
-        "deposit_checking",
-        "transact_savings",
-        "amalgamate",
-        "write_check",
-        "send_payment",
-        "transfer",
-        "set_rate",
-        "pay_interest",
-    )
-}

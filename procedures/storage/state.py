@@ -230,14 +230,9 @@ def _create_if_empty(connection: apsw.Connection, partition: int) -> None:
         connection.execute("INSERT INTO _cmdlog_meta VALUES (1, ?, ?, 0, 0, 0, 0, 0)", (FORMAT, partition))
         connection.execute("COMMIT")
     except apsw.Error:
-        _roll_back(connection)
+        if connection.in_transaction:  # a full disk has ended it: a ROLLBACK would fail, and hide why
+            connection.execute("ROLLBACK")
         raise
-
-
-def _roll_back(connection: apsw.Connection) -> None:
-    """Ends the open transaction, unless a full disk has ended it: then a ROLLBACK would fail, and hide why."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
 
 
 def _read_meta(connection: apsw.Connection, path: Path, partition: int) -> tuple[int, int, int, int, int]:

@@ -40,12 +40,16 @@ def value_check(type_: Any) -> Check | None:
             read = value if to_python is None else to_python(value)
             again = read if to_python is None or to_sqlite is None else to_sqlite(read)
         except Exception as error:  # noqa: BLE001 - a TypeDecorator's conversion is code of the application
-            return f"{class_name(error)}: {text_of(error)}".split("\n", 1)[0]
+            return _refusal(error)
         if again != value:
             return f"it would be written {value_in_text(again, 'as {!r}'.format, 'differently')}"
         return limit[1] if limit is not None and not limit[0](value) else ""
 
     return check
+
+
+def _refusal(error: Exception) -> str:
+    return f"{class_name(error)}: {text_of(error)}".split("\n", 1)[0]
 
 
 def row_check(type_: Any) -> Check | None:
@@ -64,7 +68,7 @@ def _readable(type_: Any) -> Check | None:
         try:
             to_python(value)
         except Exception as error:  # noqa: BLE001 - as above
-            return f"{class_name(error)}: {text_of(error)}".split("\n", 1)[0]
+            return _refusal(error)
         return ""
 
     return check
