@@ -67,7 +67,7 @@ class MemberCopies:
         limits = CopyLimits(settings.copies_max, settings.copy_rate_bytes_per_s)
         return CopyServer(ours, self, limits, tls=member.tls)
 
-    # -- cmdlog.cluster.copying.copy_desk.CopiedNode ------------------------------------------------------------------------
+    # -- cmdlog.cluster.copying.copy_desk.SourceNode ------------------------------------------------------------------------
 
     @property
     def reaches(self) -> dict[int, GroupReach]:

@@ -18,8 +18,8 @@ from cmdlog.api.processes.process_link import (
     next_turn,
     nothing,
 )
-from cmdlog.cluster.channels.sealed_frames import ChannelFrame
 from cmdlog.cluster.forwarding.call_rows import CallFrameKind
+from cmdlog.cluster.transport.sealed_frames import ChannelFrame
 from cmdlog.raft.wire.layout import BadFrame
 from cmdlog.raft.wire.secure_frames import FrameCutter
 

@@ -26,8 +26,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from cmdlog.cluster.channels.sealed_frames import ChannelFrame
 from cmdlog.cluster.transport.framed_connection import FramedConnection
+from cmdlog.cluster.transport.sealed_frames import ChannelFrame
 from cmdlog.raft.wire.layout import BadFrame, FrameFault, layout
 
 HEAD_FIELDS: Final = (("frame_bytes", "I"), ("kind", "H"), ("reserved", "2x"), ("count", "I"))
@@ -58,7 +58,7 @@ def encode_link_frame(kind: int, body: bytes = b"", count: int = 0) -> bytes:
 
 
 class LinkSession:
-    """Both directions of a link: `cmdlog.cluster.channels.sealed_frames.FrameSession`, and its two halves."""
+    """Both directions of a link: `cmdlog.cluster.transport.sealed_frames.FrameSession`, and its two halves."""
 
     @property
     def sealer(self) -> LinkSession:

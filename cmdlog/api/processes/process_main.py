@@ -38,9 +38,9 @@ from cmdlog.api.processes.process_link import (
 )
 from cmdlog.api.processes.relay import RelaySender
 from cmdlog.api.routes.call import QuickCalls
-from cmdlog.cluster.channels.sealed_frames import ChannelFrame
 from cmdlog.cluster.forwarding.call_link import CallLink, LinkOver, WindowFull
 from cmdlog.cluster.forwarding.call_rows import CallWindow
+from cmdlog.cluster.transport.sealed_frames import ChannelFrame
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.forwarding.call_sender import CallSender, WaitingCaller, refuse_large
 from cmdlog.node.forwarding.forwarded_calls import decode_reply

@@ -18,7 +18,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cmdlog.api.processes.process_link import LinkFrameKind, encode_link_frame
-from cmdlog.cluster.channels.sealed_frames import ChannelFrame
+from cmdlog.cluster.transport.sealed_frames import ChannelFrame
 
 PART_BYTES_MAX: Final = 1 << 20  # of a body, in one frame
 TEXTS: Final = ("method", "path", "scheme", "http_version")

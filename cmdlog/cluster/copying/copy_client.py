@@ -21,8 +21,6 @@ from typing import Any, Final, Self, TypeVar
 
 import uvloop
 
-from cmdlog.cluster.channels.channel_session import ChannelSession, call_session
-from cmdlog.cluster.channels.sealed_frames import ChannelFrame
 from cmdlog.cluster.copying.copy_frames import (
     COPY_CHANNEL,
     ChunkData,
@@ -43,10 +41,12 @@ from cmdlog.cluster.copying.copy_values import (
 )
 from cmdlog.cluster.copying.log_sums import KnownSums, SumsRequest
 from cmdlog.cluster.copying.wishes import CopyWish
+from cmdlog.cluster.transport.channel_session import ChannelSession, call_session
 from cmdlog.cluster.transport.framed_connection import LINGER_S, ConnectionEnded, FramedConnection
 from cmdlog.cluster.transport.handshake import HelloCredentials
 from cmdlog.cluster.transport.peer_sockets import connect_peer
 from cmdlog.cluster.transport.peer_transport import Address, PeerTls, TransportSettings, address_text
+from cmdlog.cluster.transport.sealed_frames import ChannelFrame
 from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault

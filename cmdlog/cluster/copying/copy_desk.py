@@ -62,7 +62,7 @@ class CopyLimits:
     rate: int  # bytes per second, of all copies together; 0: no limit
 
 
-class CopiedNode(Protocol):
+class SourceNode(Protocol):
     """The node that is copied. Any thread; whatever is asked blocks for a moment at most."""
 
     node: int
@@ -96,7 +96,7 @@ class CopyDesk:
 
     def __init__(
         self,
-        node: CopiedNode,
+        node: SourceNode,
         limits: CopyLimits,
         *,
         now: Callable[[], float] = time.monotonic,

@@ -13,8 +13,8 @@ from typing import Final
 
 import google_crc32c
 
-from cmdlog.cluster.channels.sealed_frames import ChannelName
 from cmdlog.cluster.transport.handshake import ClusterName, HelloCredentials
+from cmdlog.cluster.transport.sealed_frames import ChannelName
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault, layout
 from cmdlog.raft.wire.secure_frames import Peer, Secret

@@ -23,9 +23,7 @@ from typing import Any, Final, TypeVar
 import structlog
 import uvloop
 
-from cmdlog.cluster.channels.channel_session import ChannelSession, answer_session
-from cmdlog.cluster.channels.sealed_frames import BODY_BYTES_MAX, ChannelFrame
-from cmdlog.cluster.copying.copy_desk import CopiedNode, CopyDesk, CopyLimits
+from cmdlog.cluster.copying.copy_desk import CopyDesk, CopyLimits, SourceNode
 from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, ChunkData, ChunkPlace, CopyFrameKind
 from cmdlog.cluster.copying.copy_values import (
     CopyEnd,
@@ -40,12 +38,14 @@ from cmdlog.cluster.copying.copy_values import (
 from cmdlog.cluster.copying.held_files import FileLost, OpenFile
 from cmdlog.cluster.copying.log_sums import SumsRequest
 from cmdlog.cluster.copying.wishes import CopyWish
+from cmdlog.cluster.transport.channel_session import ChannelSession, answer_session
 from cmdlog.cluster.transport.framed_connection import LINGER_S, ConnectionEnded, FramedConnection
 from cmdlog.cluster.transport.handshake import HelloCredentials
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.cluster.transport.peer_sockets import IncomingSockets
 from cmdlog.cluster.transport.peer_transport import PeerTls, TransportSettings
 from cmdlog.cluster.transport.quiet_log import QuietLog
+from cmdlog.cluster.transport.sealed_frames import BODY_BYTES_MAX, ChannelFrame
 from cmdlog.operator_error import full_text
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
 
@@ -209,7 +209,7 @@ class CopyServer:
     def __init__(
         self,
         ours: HelloCredentials,
-        node: CopiedNode,
+        node: SourceNode,
         limits: CopyLimits,
         *,
         tls: PeerTls | None = None,

@@ -23,10 +23,10 @@ from typing import Any, Generic, TypeVar
 
 import uvloop
 
-from cmdlog.cluster.channels.channel_session import answer_session, call_session
 from cmdlog.cluster.forwarding.call_link import AnswerTaker, CallLink, LinkOver, OutgoingCall
 from cmdlog.cluster.forwarding.call_receiver import CallPlacer, CallReceiver
 from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallWindow, decode_window
+from cmdlog.cluster.transport.channel_session import answer_session, call_session
 from cmdlog.cluster.transport.framed_connection import LINGER_S, FramedConnection
 from cmdlog.cluster.transport.handshake import HelloCredentials
 from cmdlog.cluster.transport.peer_sockets import IncomingSockets, connect_peer

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from cmdlog.cluster.channels.sealed_frames import BODY_BYTES_MAX, FrameSession
 from cmdlog.cluster.forwarding.call_rows import (
     CALL,
     EARLY_WINDOW,
@@ -24,6 +23,7 @@ from cmdlog.cluster.forwarding.call_rows import (
     encode_calls,
 )
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
+from cmdlog.cluster.transport.sealed_frames import BODY_BYTES_MAX, FrameSession
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
 
 FRAME_AIM_BYTES: Final = 1 << 20  # of parameters in one frame, unless one call has more

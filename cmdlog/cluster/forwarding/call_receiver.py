@@ -12,7 +12,6 @@ from functools import partial
 from itertools import repeat
 from typing import Final, Generic, Protocol, TypeVar
 
-from cmdlog.cluster.channels.sealed_frames import FrameSession
 from cmdlog.cluster.forwarding.call_rows import (
     ANSWER,
     EARLY_WINDOW,
@@ -27,6 +26,7 @@ from cmdlog.cluster.forwarding.call_rows import (
     encode_answers,
 )
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
+from cmdlog.cluster.transport.sealed_frames import FrameSession
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
 
 FRAME_AIM_BYTES: Final = 1 << 20  # of answers in one frame, unless one answer has more

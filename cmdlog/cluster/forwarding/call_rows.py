@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final, NamedTuple
 
-from cmdlog.cluster.channels.sealed_frames import ChannelName
+from cmdlog.cluster.transport.sealed_frames import ChannelName
 from cmdlog.raft.wire.layout import BadFrame, FrameFault, layout
 
 CALL_CHANNEL: Final = ChannelName("call", b"\xca", b"CF")

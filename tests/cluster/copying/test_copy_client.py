@@ -13,7 +13,6 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from cmdlog.cluster.channels.channel_session import ChannelSession, answer_session
 from cmdlog.cluster.copying.copy_client import (
     ANSWERS_MAX,
     CHUNK_BYTES_MIN,
@@ -33,6 +32,7 @@ from cmdlog.cluster.copying.copy_values import (
     CopyRequest,
     encode_value,
 )
+from cmdlog.cluster.transport.channel_session import ChannelSession, answer_session
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from tests.cluster.copying.copykit import LIFE, RECIPIENT, REQUEST, SECRET, SOURCE, WISH
 from tests.cluster.copying.test_copy_values import MANIFEST, STANDING

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cmdlog.cluster.copying
-from cmdlog.cluster.channels.sealed_frames import TURN_FIELDS
 from cmdlog.cluster.copying.copy_frames import (
     CHUNK_BYTES_MAX,
     CHUNK_FIELDS,
@@ -24,9 +23,10 @@ from cmdlog.cluster.copying.copy_frames import (
 )
 from cmdlog.cluster.copying.copy_values import RefusalCode
 from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL
+from cmdlog.cluster.transport.sealed_frames import TURN_FIELDS
 from cmdlog.raft.wire.layout import BadFrame
 from cmdlog.raft.wire.secure_frames import HELLO, LENGTH, LENGTH_FIELDS, LINK_FIELDS, MAC_BYTES, Secret
-from tests.cluster.channels.channelkit import kinds_of, table_of
+from tests.cluster.transport.channelkit import kinds_of, table_of
 from tests.raft.test_layout import placed
 
 WIRE = Path(cmdlog.cluster.copying.__file__).with_name("WIRE.md").read_text(encoding="utf-8")

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from cmdlog.cluster.channels.channel_session import ChannelSession
-from cmdlog.cluster.channels.sealed_frames import ChannelOpener, ChannelSealer
 from cmdlog.cluster.copying.copy_client import SourceLost
 from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, ChunkData, ChunkPlace, CopyFrameKind
 from cmdlog.cluster.copying.copy_source import BURST_S, REQUEST_BYTES_MAX, REQUESTS_MAX, CopyConnection, CopyService, SharedRate
@@ -29,8 +27,10 @@ from cmdlog.cluster.copying.copy_values import (
     encode_value,
 )
 from cmdlog.cluster.copying.held_files import FileLost, OpenFile
+from cmdlog.cluster.transport.channel_session import ChannelSession
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from cmdlog.cluster.transport.peer_transport import make_peer_tls
+from cmdlog.cluster.transport.sealed_frames import ChannelOpener, ChannelSealer
 from cmdlog.raft.wire.layout import BadFrame
 from cmdlog.raft.wire.secure_frames import Hello, Seal, make_links
 from tests.cluster.copying.copykit import (

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cmdlog.cluster.channels.channel_session import ChannelSession
-from cmdlog.cluster.channels.sealed_frames import ChannelOpener, ChannelSealer
 from cmdlog.cluster.forwarding.call_link import CallLink, OutgoingCall
 from cmdlog.cluster.forwarding.call_receiver import CallReceiver
 from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, NO_KEY, AnswerRow, CallColumns, CallName, CallWindow
+from cmdlog.cluster.transport.channel_session import ChannelSession
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from cmdlog.cluster.transport.handshake import ClusterName, HelloCredentials
+from cmdlog.cluster.transport.sealed_frames import ChannelOpener, ChannelSealer
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.secure_frames import Hello, Link, Peer, Seal, Secret, make_links
 from tests.cluster.transport.fake_transport import FakeTransport

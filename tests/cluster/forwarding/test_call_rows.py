@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cmdlog.cluster.forwarding
-from cmdlog.cluster.channels.sealed_frames import TURN_FIELDS
 from cmdlog.cluster.forwarding.call_rows import (
     ANSWER_FIELDS,
     CALL,
@@ -34,10 +33,11 @@ from cmdlog.cluster.forwarding.call_rows import (
     encode_answers,
     encode_calls,
 )
+from cmdlog.cluster.transport.sealed_frames import TURN_FIELDS
 from cmdlog.raft.wire.layout import BadFrame
 from cmdlog.raft.wire.secure_frames import HELLO, LENGTH, LENGTH_FIELDS, LINK_FIELDS, MAC_BYTES
 from procedures.declaration import hash_slots
-from tests.cluster.channels.channelkit import kinds_of, table_of
+from tests.cluster.transport.channelkit import kinds_of, table_of
 from tests.raft.test_layout import placed
 
 WIRE = Path(cmdlog.cluster.forwarding.__file__).with_name("WIRE.md").read_text(encoding="utf-8")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.cluster.channels.channel_session import ChannelSession, answer_session, call_session
-from cmdlog.cluster.channels.sealed_frames import ChannelSealer
 from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallFrameKind
+from cmdlog.cluster.transport.channel_session import ChannelSession, answer_session, call_session
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
 from cmdlog.cluster.transport.handshake import HelloCredentials, exchange_hellos
+from cmdlog.cluster.transport.sealed_frames import ChannelSealer
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame
 from cmdlog.raft.wire.secure_frames import Seal, Secret
-from tests.cluster.channels.channelkit import Shaken, shake
 from tests.cluster.forwarding.callkit import credentials
+from tests.cluster.transport.channelkit import Shaken, shake
 
 
 def call(caller: HelloCredentials, *, node: int = 2, replay: list[bytes] | None = None) -> Shaken:

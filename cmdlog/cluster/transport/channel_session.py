@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cmdlog.cluster.channels.sealed_frames import ChannelFrame, ChannelName, ChannelOpener, ChannelSealer
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from cmdlog.cluster.transport.handshake import HelloCredentials, answer_hello, exchange_hellos
+from cmdlog.cluster.transport.sealed_frames import ChannelFrame, ChannelName, ChannelOpener, ChannelSealer
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
 from cmdlog.raft.wire.secure_frames import Link, Peer, Seal

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.cluster.channels.sealed_frames import BODY_BYTES_MAX, ChannelFrame, ChannelOpener, ChannelSealer
 from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL
 from cmdlog.cluster.forwarding.call_rows import CALL_CHANNEL, CallFrameKind
+from cmdlog.cluster.transport.sealed_frames import BODY_BYTES_MAX, ChannelFrame, ChannelOpener, ChannelSealer
 from cmdlog.raft.wire.layout import BadFrame
 from cmdlog.raft.wire.secure_frames import FRAME_BYTES_MAX, Secret
 from tests.cluster.forwarding.callkit import SECRET, links

@@ -1,1 +1,0 @@
-"""Channels between nodes beside consensus: what those for calls and for copies have in common."""
