@@ -136,6 +136,7 @@ class Database:
         Raises:
             DefinitionError: the table could not be replayed; the message says what to write instead.
         """
+        # Refused before SQLAlchemy has it; what is refused after that is taken off the metadata, so its name is free again.
         if (partition_by is None) == (not replicated):
             raise DefinitionError(f"table {name!r}: give either partition_by=<column> or replicated=True")
         if any(name.lower() == known.lower() for known in self._tables):
@@ -281,6 +282,7 @@ class Database:
             if referred is not table and referred.name not in self._tables:
                 continue
             target = partition_by if referred is table else self._tables[referred.name].partition_by
+            # Two cases: tables of two kinds, and partitioned ones whose rows need not be together.
             if (target is None) != (partition_by is None):
                 kinds = ("partitioned", "replicated")
                 raise DefinitionError(

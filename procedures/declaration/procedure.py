@@ -152,6 +152,7 @@ def build_procedure(
         raise DefinitionError(f"procedure {name!r}: a name is lower-case letters, digits and _, at most 63, a letter first")
     each = isinstance(partition_by, Each)
     column = None if isinstance(partition_by, Each) else partition_by
+    # What the decorator says is judged first, then the signature, with the name of the procedure before its text.
     if each and read_only:
         raise DefinitionError(
             f"procedure {name!r}: what only reads runs on each partition with partition_by=None, read_only=True"

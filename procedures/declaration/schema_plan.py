@@ -108,6 +108,7 @@ def _added_columns(table: Table, found: str) -> list[str]:
         if (had := held.column(column.name)) and had.key != column.key
     ]
     same_rules = held.constraint_keys == wanted.constraint_keys and text_key(held.options) == text_key(wanted.options)
+    # Three cases: rows would have to change; a column cannot be added to rows that exist; columns are added, if any.
     if differs or not same_rules:
         what = "; ".join(differs) or "its constraints are others"
         raise SchemaConflict(

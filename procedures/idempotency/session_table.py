@@ -221,6 +221,7 @@ class SessionTable:
         self._age(floors, clock, txn_ms, policy)
         self._drop_passed(floors)
         self._add(index, calls, floors, clock)
+        # A row that nothing needs goes; of the others those that are due are written once more.
         for idx, lost in changes.uses.items():
             if lost == self._rows[idx].uses:
                 self._delete(idx)

@@ -61,6 +61,7 @@ class TableEdit:
     def drop_column(self, name: str) -> None:
         """With the constraints and indexes that are of this column alone."""
         self.column(name)
+        # Refused: a column of the key, of a constraint with others, or of another column. What is of it alone goes with it.
         if name in self.table.primary_key:
             raise DefinitionError(
                 f"column {self.table.name}.{name} belongs to the primary key; give the table another one first, with "

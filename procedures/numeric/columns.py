@@ -26,6 +26,7 @@ def set_stored_types(table: Table, partition_by: str | None) -> None:
     exact = {}
     for column in table.columns:
         declared: Any = column.type
+        # A type that may be a Numeric is refused; one that is none stays; a Numeric gets its stored type, and may not route.
         if hides_numeric(declared):
             raise DefinitionError(
                 f"column {table.name}.{column.name}: {declared!r} wraps or varies a Numeric, whose decimals are then not known; "

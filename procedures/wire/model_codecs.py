@@ -161,6 +161,7 @@ def inline_schema(schema: Schema) -> Schema:
             return [inlined(part, inside) for part in value]
         if not isinstance(value, dict):
             return value
+        # A reference is replaced by what it names, with its own members; all else keeps its members but the definitions.
         if isinstance(reference := value.get("$ref"), str):
             name = reference.rpartition("/")[2]
             if name in inside:

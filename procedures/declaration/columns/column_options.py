@@ -38,6 +38,7 @@ _SPACE: Final = " "
 
 def check_options(table: Table, partition_by: str | None) -> None:
     """Raises: DefinitionError for what would be accepted and then ignored, or fail at the first row."""
+    # By column, then the table and what is made beside it; the first that has no effect is named with where it is.
     for column in table.columns:
         try:
             check_type(column.type)
