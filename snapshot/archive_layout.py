@@ -13,6 +13,7 @@ Two files follow each other when the blocks do and the later one's header names 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -228,20 +229,14 @@ def look_at(files: Files, path: str, identity: Identity) -> ArchivedSegment:
 
 
 def _read_header(files: Files, path: str) -> tuple[SegmentHeader, int]:
-    file = files.open(path, read_only=True)
-    try:
+    with contextlib.closing(files.open(path, read_only=True)) as file:
         return decode_segment_header(file.pread(SECTOR_BYTES, 0)), file.size()
-    finally:
-        file.close()
 
 
 def _read_manifest(files: Files, path: str) -> tuple[SegmentManifest | None, str]:
     try:
-        file = files.open(path, read_only=True)
-        try:
+        with contextlib.closing(files.open(path, read_only=True)) as file:
             data = file.pread(MANIFEST_BYTES_MAX, 0)
-        finally:
-            file.close()
         return decode_segment_manifest(data, path=path), ""
     except FileNotFoundError:
         return None, f"{path} is missing"

@@ -8,18 +8,23 @@ It also waits for a thread of the kernel that gives the disk its flush, and that
 should yield to it at once. Traced on Linux 6.18 with autogroups: that thread, woken, got the processor 744 ms later; one of
 SCHED_IDLE had it, which had not slept. (Probably its group's slice, counted in a share that is tiny while the site works, stays
 protected when the share grows, because the site waits.) One of normal policy did the same for 200 ms. A process that sleeps
-gives it up: `Breath`, and `snapshot.background_process` for imports, during which a process is not yet idle: `make_way` comes
+gives it up: `Breath`, and `main` for imports, during which a process is not yet idle: `make_way` comes
 after them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from cmdlog.signal_handlers import handled
 from cmdlog.work_progress import count_progress
 
 WRITE_BYTES: Final = 512 << 10  # 128 pages: half of a virtio disk's ring; after each the disk is left alone as long as it took
@@ -109,3 +114,21 @@ def remove_tree(folder: str) -> None:
         else:
             remove_file(entry.path)
     os.rmdir(folder)
+
+
+def main() -> int:
+    """`python -m snapshot.background_io MODULE ARGUMENTS…` runs the module's `main` in a process that yields to others.
+
+    It rests from its first line on. The imports of the process that checks an image take 0.2 s of a processor without a pause,
+    and held a sync of the log up for as long; they cannot call a `Breath`, so a timer does it for them.
+    """
+    with handled(partial(time.sleep, REST_S), signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, WORK_S, WORK_S)
+        module = importlib.import_module(sys.argv.pop(1))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    code: int = module.main()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,6 +12,7 @@ of the same name is not it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -197,16 +198,13 @@ def file_entry(path: str, rest: Callable[[], bool] = lambda: False, *, files: Fi
     """Size and checksums of a file. Raises: SnapshotDamaged when it cannot be read."""
     crc, sha, size = 0, hashlib.sha256(), 0
     try:
-        file = files.open(path, read_only=True)
-        try:
+        with contextlib.closing(files.open(path, read_only=True)) as file:
             while chunk := file.pread(CHUNK_BYTES, size):
                 crc = google_crc32c.extend(crc, chunk)
                 sha.update(chunk)
                 size += len(chunk)
                 count_progress()
                 rest()
-        finally:
-            file.close()
     except (OSError, WalError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise SnapshotDamaged(f"{path} cannot be read: {why}") from error

@@ -50,7 +50,7 @@ IMPORTED: Final = (
     "cmdlog.node.node", "cmdlog.node.queries.worker", "cmdlog.node.sites.site_main", "cmdlog.testing.server_main",
     "procedures.checks.check",
     "replay.drill.drill", "replay.fork.worker", "replay.recover.worker", "replay.state.page_check",
-    "snapshot.archive.segment_copy", "snapshot.background_process", "snapshot.capture.seal",
+    "snapshot.archive.segment_copy", "snapshot.background_io", "snapshot.capture.seal",
 )  # fmt: skip
 OF_REPLAYS: Final = ("replay.recover.worker",)
 OF_CHECKS: Final = ("procedures.checks.check", "procedures.checks.migrations")

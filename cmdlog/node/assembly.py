@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from cmdlog.node.background.archiver import Archiver, Rules
@@ -144,7 +144,7 @@ def build_parts(
         _make_pipelines(settings, wal, term=boot.term, run_upto=run_upto),
         sites,
         _log_controls(settings, wal, lambda: _why_full(wal, archiver, snapshots)),
-        limits=_limits(settings),
+        limits=Limits(**{limit.name: getattr(settings, limit.name) for limit in fields(Limits)}),
         start=SequencerStart(boot.catalog, wal.durable_block, boot.terms, votes_alone=run_upto is None),
         meter=meter,
         on_failure=readiness.fail,
@@ -213,16 +213,6 @@ def _log_controls(settings: Settings, wal: Log, why_full: Callable[[], str]) -> 
         room_bytes=lambda: wal.room_bytes,
         notes_room_bytes=lambda: 0 if wal.waits_for_segment else wal.left_bytes - kept_bytes,
         why_full=why_full,
-    )
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        batch_calls_max=settings.batch_calls_max,
-        batch_bytes_max=settings.batch_bytes_max,
-        site_batches_max=settings.site_batches_max,
-        inflight_calls_max=settings.inflight_calls_max,
-        inflight_bytes_max=settings.inflight_bytes_max,
     )
 
 

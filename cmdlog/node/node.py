@@ -52,7 +52,6 @@ from replay.recover.in_place import bring_up, left_over
 from replay.state.trust import Trust
 
 SWITCH_INTERVAL_S: Final = 0.0005  # at Python's 5 ms a log thread beside a busy event loop waited 10 ms for its turn
-OPENING_LOOK_S: Final = 0.02  # at whether the log has room for what the start adds
 
 T = TypeVar("T")
 

@@ -227,11 +227,8 @@ def _move_between_volumes(place: ArchiveFolder, source: str, target: str) -> Non
         shutil.rmtree(temporary, ignore_errors=True)
         raise_write_error(error, "copy into the archive of", source)
     for name in place.files.listdir(temporary):
-        file = place.files.open(os.path.join(temporary, name))
-        try:
+        with contextlib.closing(place.files.open(os.path.join(temporary, name))) as file:
             file.fsync()
-        finally:
-            file.close()
     place.files.fsync_dir(temporary)
     place.files.rename(temporary, target)
     place.files.fsync_dir(place.folder)

@@ -1,6 +1,6 @@
 """Copies one segment of the log into the archive.
 
-`python -m snapshot.background_process snapshot.archive.segment_copy POLICY` does so for orders.
+`python -m snapshot.background_io snapshot.archive.segment_copy POLICY` does so for orders.
 
 One rule: the copy that is kept is the one that was checked. Every block of it is read back from the disk, not from the cache, and
 compared with its checksums and with the chain, before it is reported.
@@ -16,6 +16,7 @@ or {"error", "kind"}.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 from collections.abc import Callable
@@ -55,16 +56,13 @@ def copy_segment(files: Files, source: str, target: str, *, last_block: int) -> 
     Raises: Corrupt (the source is damaged), DiskFull, WriteFailed.
     """
     rest = Breath()
-    file = files.open(source, read_only=True)
-    try:
+    with contextlib.closing(files.open(source, read_only=True)) as file:
         segment = _segment(file, source)
         end = _end(file, segment, last_block)
         if end is None:
             walk_blocks(files, segment, last_block)  # says what is wrong
             raise Corrupt("segment without its last block", path=source, block=last_block)
         _copy(files, file, target, end)
-    finally:
-        file.close()
     forget_cache(target, rest)
     try:
         last_chain, partitions = walk_blocks(files, SegmentFile(target, segment.header), last_block, rest)
@@ -99,14 +97,11 @@ def _end(file: File, segment: SegmentFile, last_block: int) -> int | None:
 
 
 def _copy(files: Files, source: File, target: str, end: int) -> None:
-    copy = files.open(target, create=True, exclusive=True)
-    try:
+    with contextlib.closing(files.open(target, create=True, exclusive=True)) as copy:
         for offset in range(0, end, CHUNK_BYTES):
             copy.pwrite(source.pread(min(CHUNK_BYTES, end - offset), offset), offset)
             copy.fdatasync()
         copy.fsync()
-    finally:
-        copy.close()
 
 
 def walk_blocks(

@@ -1,4 +1,4 @@
-"""Seal: makes a captured image or delta a snapshot. `python -m snapshot.background_process
+"""Seal: makes a captured image or delta a snapshot. `python -m snapshot.background_io
 snapshot.capture.seal TEMP FINAL POLICY`, the facts as JSON on standard input.
 
 One rule: a folder has a snapshot's name only when everything in it is durable and was read back. So whatever a crash leaves is
@@ -17,6 +17,7 @@ last line of output is the manifest's summary as JSON, or `{"error": …}`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -74,15 +75,12 @@ def describe(image: str, facts: Mapping[str, Any], rest: Callable[[], bool] = la
     """The manifest of an image file. Raises: SnapshotDamaged."""
     entry = file_entry(image, rest)
     try:
-        connection = open_image(image)
-        try:
+        with contextlib.closing(open_image(image)) as connection:
             connection.set_progress_handler(rest, STEPS_BETWEEN_RESTS)
             check = connection.execute("PRAGMA quick_check(1)").fetchall()
             found = connection.execute(_POSITION).fetchall()
             tables = tuple(TableEntry(name, d.rows, d.sha256) for name, d in table_digests(connection).items())
             schema = tuple(schema_of(connection))
-        finally:
-            connection.close()
     except apsw.Error as error:
         raise SnapshotDamaged(f"{image} is not an image of a state: {error}") from error
     if check != [("ok",)]:

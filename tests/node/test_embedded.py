@@ -21,10 +21,9 @@ import pytest
 
 import cmdlog
 from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
-from cmdlog.node.embedded import deferred_interrupts
-from cmdlog.node.embedded.deferred_interrupts import Unfinished
+from cmdlog.node.embedded import call_thread
+from cmdlog.node.embedded.call_thread import ReplyWaiter, Unfinished
 from cmdlog.node.embedded.embedded import Embedded, EmbeddedInvalidParameters, open_embedded
-from cmdlog.node.embedded.thread_waiter import ReplyWaiter
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.sequencing import read_requests
 from cmdlog.node.settings import BadSetting
@@ -340,7 +339,7 @@ def interrupt_close(opened: Embedded, *, meanwhile: Callable[[], object] = lambd
 @pytest.mark.slow
 def test_interrupt_ends_the_wait_of_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while a call does not end: close says what is left, the directory stays locked, and its next opening has all."""
-    monkeypatch.setattr(deferred_interrupts, "GRACE_S", 0.1)
+    monkeypatch.setattr(call_thread, "GRACE_S", 0.1)
     lasts = tmp_path / "lasts"
     lasts.touch()
     opened = reopen(tmp_path, drain_timeout_s=300)

@@ -49,7 +49,7 @@ OWNERS: dict[str, tuple[str, dict[str, str]]] = {
         SIGNAL,
         {
             "cmdlog/signal_handlers.py": "it is the mechanism",
-            "cmdlog/node/embedded/deferred_interrupts.py": "it keeps SIGINT of an open database, others during a call; and asks",
+            "cmdlog/node/embedded/call_thread.py": "it keeps SIGINT of an open database, others during a call; and asks",
         },
     ),
 }

@@ -52,7 +52,7 @@ def seal_process(temporary: str, final: str, facts: Mapping[str, Any], *, killed
     command = [
         sys.executable,
         "-m",
-        "snapshot.background_process",
+        "snapshot.background_io",
         "snapshot.capture.seal",
         temporary,
         final,

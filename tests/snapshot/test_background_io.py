@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+import orjson
 import pytest
 
 from snapshot import background_io
+from snapshot.background_io import WORK_S
+from tests.waiting import PATIENCE_S
 
 
 def test_writing_out_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,3 +112,41 @@ def test_cache_is_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytest.Monkey
 
     background_io.forget_cache(str(path), rested)
     assert done == ["0+4096", "rest", "4096+4096", "rest", "8192+4096", "rest"]
+
+
+# -- Starting a process that makes way
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBE = """
+import json, resource, signal, sys
+
+def rests():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+
+first, looks = rests(), 0
+while rests() < first + 5 and looks < 3_000_000:
+    looks += 1
+during, told = rests() - first, [signal.getitimer(signal.ITIMER_REAL)[1]]
+
+def main():
+    told.append(signal.getitimer(signal.ITIMER_REAL)[1])
+    print(json.dumps({"rests": during, "timer": told, "arguments": sys.argv[1:]}))
+    return 3
+"""
+
+
+def test_imports_rest(tmp_path: Path) -> None:
+    """A module that only computes while it is imported gives the processor up again and again; its `main` is left alone."""
+    (tmp_path / "probe.py").write_text(PROBE)
+    done = subprocess.run(
+        [sys.executable, "-m", "snapshot.background_io", "probe", "a", "b"],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 3, done.stderr
+    told = orjson.loads(done.stdout)
+    assert told["rests"] >= 5
+    assert told["timer"] == [WORK_S, 0]
+    assert told["arguments"] == ["a", "b"]

@@ -212,15 +212,11 @@ class Archiver:
             self._note_problem(str(stuck))
         else:
             self.problem = ""
-            self._release(wanted)
+            if wanted is not None:
+                with self._lock:
+                    self._released, self._wanted = wanted[0].sequence, None
+                self._wal.look_again()
         self._refresh_status()
-
-    def _release(self, wanted: tuple[SegmentFile, int] | None) -> None:
-        if wanted is None:
-            return
-        with self._lock:
-            self._released, self._wanted = wanted[0].sequence, None
-        self._wal.look_again()
 
     def _settle_segment(self, segment: SegmentFile, last_block: int) -> None:
         """On return the ring may recycle the segment. Raises: Stuck, WalError, SnapshotError, OSError: it must stay."""
@@ -232,12 +228,10 @@ class Archiver:
         try:
             self._make_room(segment.header.segment_bytes + manifest_bytes_max(len(self._partitions)), needed)
             while not self._archive(segment, last_block):
-                if not self._drop_spare(needed) and (self._rules.when_full == "stop" or not self._drop_oldest(needed)):
+                if not self._drop_something(needed):
                     raise Stuck(f"the disk of {self._place.folder} is full")
-        except Stuck as stuck:
-            self._give_up(segment, last_block, str(stuck), needed)
-        except Corrupt as damage:
-            self._give_up(segment, last_block, str(damage), needed)
+        except (Stuck, Corrupt) as error:
+            self._give_up(segment, last_block, str(error), needed)
 
     def _archive(self, segment: SegmentFile, last_block: int) -> bool:
         """False when the disk is full."""
@@ -262,13 +256,14 @@ class Archiver:
 
     def _make_room(self, size_bytes: int, needed: Needs) -> None:
         """Raises: Stuck."""
-        limit = self._rules.bytes_max
         while not self._fits(size_bytes):
-            if self._drop_spare(needed):
-                continue
-            if self._rules.when_full == "stop" or not self._drop_oldest(needed):
-                held = f"{self._index.bytes} bytes are in {self._place.folder}, and archive_bytes_max={limit}"
+            if not self._drop_something(needed):
+                held = f"{self._index.bytes} bytes are in {self._place.folder}, and archive_bytes_max={self._rules.bytes_max}"
                 raise Stuck(f"{held} leaves no room for {size_bytes} more")
+
+    def _drop_something(self, needed: Needs) -> bool:
+        """What costs least; False when nothing may go."""
+        return self._drop_spare(needed) or (self._rules.when_full == "shorten" and self._drop_oldest(needed))
 
     def _give_up(self, segment: SegmentFile, last_block: int, why: str, needed: Needs) -> None:
         """The rule `archive_full`, for a segment that cannot be archived. Raises: Stuck."""

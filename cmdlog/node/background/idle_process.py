@@ -117,7 +117,7 @@ class SegmentCopyProcess:
             if self._process is None or self._process.poll() is not None:
                 self.close()
                 self._process = ChildProcess(
-                    "snapshot.background_process", "snapshot.archive.segment_copy", str(policy), stdin=PIPE, stdout=PIPE
+                    "snapshot.background_io", "snapshot.archive.segment_copy", str(policy), stdin=PIPE, stdout=PIPE
                 )
                 self._policy = policy
             return self._process
@@ -184,7 +184,7 @@ class SealProcess:
             if self._stopping:
                 raise SnapshotFailed("the node is stopping")
             arguments = ("snapshot.capture.seal", temporary, final, str(policy))
-            process = self._process = ChildProcess("snapshot.background_process", *arguments, stdin=order, stdout=PIPE)
+            process = self._process = ChildProcess("snapshot.background_io", *arguments, stdin=order, stdout=PIPE)
         try:
             return process.finish(given_up=given_up)
         finally:

@@ -21,9 +21,8 @@ from cmdlog import errors
 from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, Unavailable, UnknownProcedure
 from cmdlog.node.assembly import MACHINE, Outside
 from cmdlog.node.deploying.unopened import Unopened
-from cmdlog.node.embedded.deferred_interrupts import Interrupts, Unfinished
+from cmdlog.node.embedded.call_thread import Interrupts, ThreadWaiter, Unfinished
 from cmdlog.node.embedded.embedded_logging import log_as_library
-from cmdlog.node.embedded.thread_waiter import ThreadWaiter
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.queries.query import QueryResult, run_query

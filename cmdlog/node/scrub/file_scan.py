@@ -9,6 +9,7 @@ whether that was to be. Only CRC-32C is compared, not the SHA-256 that is stated
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -167,8 +168,5 @@ def _scan_snapshot(ground: ScanGround, order: SliceOrder) -> Scanned:
 
 
 def _size_of(files: Files, path: str) -> int:
-    file = files.open(path, read_only=True)
-    try:
+    with contextlib.closing(files.open(path, read_only=True)) as file:
         return file.size()
-    finally:
-        file.close()

@@ -93,7 +93,7 @@ class ScrubReader:
                 raise ReadingFailed("the node is stopping")
             if self._process is None:
                 self._process = ChildProcess(
-                    "snapshot.background_process", "cmdlog.node.scrub.scrub_reader", str(os.SCHED_IDLE), self._directory,
+                    "snapshot.background_io", "cmdlog.node.scrub.scrub_reader", str(os.SCHED_IDLE), self._directory,
                     stdin=PIPE, stdout=PIPE,
                 )  # fmt: skip
             return self._process
@@ -130,7 +130,7 @@ def _mended(ground: ScanGround, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Entry point: `python -m snapshot.background_process cmdlog.node.scrub.scrub_reader POLICY DIRECTORY`."""
+    """Entry point: `python -m snapshot.background_io cmdlog.node.scrub.scrub_reader POLICY DIRECTORY`."""
     make_way(int(sys.argv[1]))
     files = RealFiles()
     ground = ScanGround(files, load_instance(files, sys.argv[2]).identity, EntrySums(), Breath())

@@ -6,6 +6,7 @@ written over: the log may let the segment go meanwhile, and its file may then be
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,14 +86,7 @@ def mend_segment(files: Files, wal: Log, path: str, copy: Callable[[MendOrder], 
 def _copy_segment(files: Files, source: SegmentFile, size_bytes: int, target: str) -> None:
     """The bytes of the blocks, and zeros up to the segment's size."""
     write_zeros(files, target, source.header.segment_bytes, over=True)
-    here = files.open(source.path, read_only=True)
-    try:
-        there = files.open(target)
-        try:
-            for offset in range(0, size_bytes, CHUNK_BYTES):
-                there.pwrite(here.pread(min(CHUNK_BYTES, size_bytes - offset), offset), offset)
-                there.fdatasync()
-        finally:
-            there.close()
-    finally:
-        here.close()
+    with contextlib.closing(files.open(source.path, read_only=True)) as here, contextlib.closing(files.open(target)) as there:
+        for offset in range(0, size_bytes, CHUNK_BYTES):
+            there.pwrite(here.pread(min(CHUNK_BYTES, size_bytes - offset), offset), offset)
+            there.fdatasync()

@@ -122,27 +122,18 @@ class RequestStats:
             self._untraced += 1
             return
         untraced, self._untraced = self._untraced, 0
-        where = {
-            "file": trace.file,
-            "line": trace.line,
-            "function": trace.function,
-            **({"hint": trace.hint} if trace.hint else {}),
-        }
+        where = {"file": trace.file, "line": trace.line, "function": trace.function}
+        more = {"hint": trace.hint, "not_logged": untraced}
         log.error(
             "procedure_failed", request_id=request_id, txn_id=str(trace.txn_id), procedure=trace.procedure, error=trace.error,
-            **where, traceback=trace.text, **({"not_logged": untraced} if untraced else {}),
+            **where, traceback=trace.text, **{name: value for name, value in more.items() if value},
         )  # fmt: skip
 
     def error(self, code: str, procedure: str, request_id: str, text: str = "", trace: FailureTrace | None = None) -> None:
         """An error went out. An abort is none: that is an answer which the application gives on purpose."""
-        where = (code, procedure)
-        before = self._errors.pop(where, None)
-        count = before.count if before is not None else 0
-        if len(self._errors) >= ERRORS_KEPT:
-            del self._errors[next(iter(self._errors))]
         file, line = (trace.file, trace.line) if trace is not None else ("", 0)
         text = "; ".join(filter(None, (trace.error, trace.hint))) if trace is not None else text
-        self._errors[where] = RecentError(code, procedure, count + 1, self._wall(), request_id, text, file, line)
+        self.add_error(RecentError(code, procedure, 1, self._wall(), request_id, text, file, line))
         if trace is not None:
             self.fail(trace, request_id)
 
@@ -155,7 +146,7 @@ class RequestStats:
         self.slow_calls += calls
 
     def add_error(self, error: RecentError) -> None:
-        """Errors of one kind that went out by another process; `count` says how many more, the rest is of the last one."""
+        """Errors of one kind that went out, maybe by another process; `count` says how many more, the rest is of the last one."""
         where = (error.code, error.procedure)
         before = self._errors.pop(where, None)
         if len(self._errors) >= ERRORS_KEPT:

@@ -1,4 +1,5 @@
-"""Signals of a program that calls procedures in its main thread: their handlers run between two pieces of work, not inside one.
+"""The calling thread of a program with a node inside: its signals are handled between two pieces of work, not inside one, and it
+waits for the reply to its call with a lock of its own, the cheapest thing to wait on.
 
 One rule: an exception of a signal handler never strikes the thread that holds the log's turn or drives a site. It would leave
 the turn taken for ever: everybody else, and the orderly end of the program too, would wait for it. In the middle of a procedure
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from cmdlog.node.outcome import Reply
 from cmdlog.operator_error import OperatorError
 
 LOOK_S: Final = 0.05
@@ -200,3 +202,55 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class ReplyWaiter:
+    """One thread's place for one reply."""
+
+    __slots__ = ("_lock", "_reply")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._reply: Reply | None = None
+
+    def put(self, reply: Reply) -> None:
+        """The reply is here; any thread."""
+        self._reply = reply
+        self._lock.release()
+
+    def get(self) -> Reply:
+        """Waits for it."""
+        self._lock.acquire()
+        reply, self._reply = self._reply, None
+        if reply is None:
+            raise RuntimeError("woken without a reply")
+        return reply
+
+
+class ThreadWaiter(threading.local):
+    """What each thread has for itself. One that runs the callbacks of a future must not wait: no other thread would answer it."""
+
+    _waiter: ReplyWaiter | None = None
+    _answers = False
+
+    def own(self) -> ReplyWaiter:
+        """The thread's waiter. Raises: RuntimeError, where the thread runs a future's callbacks."""
+        if self._answers:
+            raise RuntimeError("a callback of a future runs in a thread that serves calls; use submit() there")
+        if self._waiter is None:
+            self._waiter = ReplyWaiter()
+        return self._waiter
+
+    @property
+    def answers(self) -> bool:
+        """Whether the thread runs callbacks."""
+        return self._answers
+
+    def forget(self) -> None:
+        """A reply may still come, and must not be the next call's."""
+        self._waiter = None
+
+    def note_answering(self, answers: bool) -> None:
+        """Whether the thread runs callbacks from now on."""
+        self._answers = answers

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import pytest
 
-from cmdlog.node.embedded import deferred_interrupts
-from cmdlog.node.embedded.deferred_interrupts import NUMBERS, Interrupts
+from cmdlog.node.embedded import call_thread
+from cmdlog.node.embedded.call_thread import NUMBERS, Interrupts, ReplyWaiter, ThreadWaiter
 from cmdlog.node.embedded.embedded import Embedded, open_embedded
+from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.queries import query
 from procedures.storage.authorizer import Mode
 from tests.node.apps.faulty import db
@@ -33,7 +34,7 @@ class TooSlow(Exception):
 @pytest.fixture(autouse=True)
 def handlers_come_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever a test leaves set is an error of the test or of the code. Databases that other tests left open do not matter."""
-    monkeypatch.setattr(deferred_interrupts, "_OF_PROCESS", [])
+    monkeypatch.setattr(call_thread, "_OF_PROCESS", [])
     numbers = [number for number in NUMBERS if number != signal.SIGALRM]  # pytest-timeout's, which gives it back when it likes
     before = [signal.getsignal(number) for number in numbers]
     yield
@@ -306,3 +307,43 @@ def test_signals_at_every_moment_leave_the_directory_usable(tmp_path: Path, own:
     shutil.rmtree(tmp_path / "data" / "state")
     with opened(tmp_path) as embedded:
         assert done <= embedded.call("peek", id=1) <= done + struck
+
+
+# -- Each thread waits for its own reply, and one that runs callbacks for none
+
+REPLY = CallOutcome(0, 1, b"1")
+
+
+def test_a_reply_is_got_once() -> None:
+    """Whether it comes before the wait or during it."""
+    waiter = ReplyWaiter()
+    waiter.put(REPLY)
+    assert waiter.get() is REPLY
+    thread = threading.Thread(target=waiter.put, args=(REPLY,))
+    thread.start()
+    assert waiter.get() is REPLY
+    thread.join()
+
+
+def test_threads_have_waiters_of_their_own() -> None:
+    """And one that was forgotten is not used again."""
+    waiters = ThreadWaiter()
+    own = waiters.own()
+    assert waiters.own() is own
+    others: list[ReplyWaiter] = []
+    thread = threading.Thread(target=lambda: others.append(waiters.own()))
+    thread.start()
+    thread.join()
+    assert others[0] is not own
+    waiters.forget()
+    assert waiters.own() is not own
+
+
+def test_a_thread_that_answers_must_not_wait() -> None:
+    """It is refused with what to do instead, as long as it answers."""
+    waiters = ThreadWaiter()
+    waiters.note_answering(True)
+    with pytest.raises(RuntimeError, match="use submit"):
+        waiters.own()
+    waiters.note_answering(False)
+    waiters.own()
