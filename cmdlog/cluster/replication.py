@@ -69,8 +69,7 @@ class Replication:
         self._votes = dict(states.votes)
         self._marks, self._executed = CommitMarks(), marks
         self.entry_blocks = entry_blocks  # read it under the lock
-        # group -> commit that a durable mark states; read it under the lock
-        self.marked = {group: state.commit for group, state in states.by_partition.items()}
+        self.marked = {group: state.commit for group, state in states.by_partition.items()}  # as durable marks state them
         self._views: dict[int, GroupStanding] = {}
         self._wants_block = self._offered = False  # offered: leadership of some group is on its way
         self.holds_proposals = False  # what the machine has stays there
@@ -102,11 +101,10 @@ class Replication:
     def receive(self, messages: Sequence[tuple[int, Message | HeartbeatBundle | HeartbeatReplyBundle]]) -> None:
         """Messages of one peer, in order."""
         with self.lock:
-            if self.failure is not None:
-                return
-            for group, message in messages:
-                self._step(PartitionId(group), message)
-            self._pump()
+            if self.failure is None:
+                for group, message in messages:
+                    self._step(PartitionId(group), message)
+                self._pump()
         self._kick_if_wanted()
 
     def ask(self, group: int, request: Callable[[RaftCore], Any]) -> Any:

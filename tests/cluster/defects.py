@@ -13,13 +13,13 @@ from tests.raft.defects_members import Mutant
 
 DRIVER, MARKS, GATE = "cluster/replication.py", "cluster/executed_marks.py", "cluster/entry_gate.py"
 COMMITS, RESTORED, RECORDS = "cluster/rounds.py", "cluster/restored_groups.py", "cluster/entry_records.py"
-VERDICT = "wal/term_table.py"
+VERDICT = "wal/format/call_places.py"
 MACHINE, LEADERSHIP, STEPS = (
     "member/sequenced_machine.py",
     "member/leading/leadership.py",
     "member/leading/leader_steps.py",
 )
-TAKEOVER, READER = "member/leading/takeover.py", "member/entry_reader.py"
+TAKEOVER, STATER, READER = "member/leading/takeover.py", "member/leading/consensus_stater.py", "member/entry_reader.py"
 ROUNDS, TRANSFER = "member/read_rounds.py", "member/leading/leadership_transfer.py"
 PIPELINES, PIPELINE = "node/sequencing/replicated_pipelines.py", "node/sequencing/partition_pipeline.py"
 LOG_FEED, EVENTS, DESK = "node/sequencing/log_feed.py", "member/peer_events.py", "node/site_events.py"
@@ -67,8 +67,8 @@ OF_DRIVER: Final = (
     Mutant(
         "receives-after-the-wedge",
         DRIVER,
-        "            if self.failure is not None:\n                return\n            for group, message in messages:",
-        "            for group, message in messages:",
+        "            if self.failure is None:\n                for group, message in messages:",
+        "            if True:\n                for group, message in messages:",
         "a node whose log has failed votes",
     ),
     Mutant(
@@ -503,10 +503,10 @@ OF_LEADERS: Final = (
         "keys and states of the new leader lack what was acknowledged",
     ),
     Mutant(
-        "steps-without-their-skips",
-        TAKEOVER,
-        "        if not all(isinstance(reply, CallOutcome) for reply in replies):\n            return False\n",
-        "",
+        "code-without-its-entry",
+        STATER,
+        "if not isinstance(reply := replies.get(), CallOutcome):",
+        "if (reply := replies.get()) is None:",
         "a take-over goes on although its code is not committed",
     ),
     Mutant(

@@ -11,7 +11,7 @@ CHANGES = PLAN
 REQUESTS, SETS = (f"cluster/membership/{name}.py" for name in ("member_requests", "fault_sets"))
 RECONCILER, FOLLOWER = "cluster/membership/reconciler.py", "member/membership/roll_follower.py"
 GROUPS, PLACES, DIRECTORY = "cluster/copying/copied_groups.py", "cluster/rounds.py", "member/rejoin/copied_directory.py"
-VOTES, QUARANTINE = "member/rejoin/kept_votes.py", "member/rejoin/quarantine_folder.py"
+QUARANTINE = "member/rejoin/quarantine_folder.py"
 
 OF_STORIES: Final = (
     Mutant(
@@ -163,7 +163,7 @@ OF_STORIES: Final = (
     ),
     Mutant(
         "vote-is-forgotten",
-        VOTES,
+        DIRECTORY,
         "other[0] > known[0] or (other[0] == known[0] and known[1] is None)",
         "other[0] > known[0]",
         "a node votes twice in a term",
@@ -191,9 +191,12 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     RECONCILER: ("cluster/sim/members/test_member_stories.py",),
     SETS: ("cluster/membership/test_fault_sets.py",),
     FOLLOWER: ("cluster/sim/members/test_member_stories.py",),
-    DIRECTORY: ("member/rejoin/test_rejoin_steps.py", "cluster/sim/members/test_member_stories.py"),
+    DIRECTORY: (
+        "member/rejoin/test_copied_directory.py",
+        "member/rejoin/test_rejoin_steps.py",
+        "cluster/sim/members/test_member_stories.py",
+    ),
     GROUPS: ("cluster/copying/test_copied_groups.py",),
-    VOTES: ("member/rejoin/test_kept_votes.py",),
     QUARANTINE: ("member/rejoin/test_quarantine_folder.py", "member/rejoin/test_rejoin_steps.py"),
     PLACES: ("cluster/sim/members/test_member_stories.py",),
 }

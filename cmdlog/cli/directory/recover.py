@@ -39,7 +39,6 @@ from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import RealFiles
 
 if TYPE_CHECKING:
-    from cmdlog.wal.errors import Corrupt
     from procedures import Database
     from replay.plan.cluster_plan import JointPlan
     from replay.recover.execute import RecoveryReport
@@ -215,15 +214,8 @@ def _look_or_copy(wanted: Wanted) -> None:
         planned = Planned.of(FILES, read_plan(wanted.apply, wanted.directories))
     else:
         try:
-            planned = settled(
-                lambda: make_plan(
-                    FILES,
-                    wanted.directories[0],
-                    purpose,
-                    until=wanted.until,
-                    accept_data_loss=wanted.accept_data_loss,
-                )
-            )
+            source, may_lose = wanted.directories[0], wanted.accept_data_loss
+            planned = settled(partial(make_plan, FILES, source, purpose, until=wanted.until, accept_data_loss=may_lose))
         except Corrupt as damage:
             _around_damage(wanted, damage)
             return
