@@ -141,34 +141,23 @@ class FaultLog:
         ours, node = list(self.records), self._copy.identity.node_id
         if records and node in records[-1].failed:
             ours = self._without_own_marks(records)
-        joined = self._joined(ours, records, gap="refused")
+        joined = self._joined(ours, records)
         if joined and joined[-1] != self.newest:
             before = {record.checksum for record in self.records}
             self._save(joined)
             return sum(record.checksum not in before for record in joined)
         return 0
 
-    def mark_rejoining(self, lineage: Sequence[FaultRecord], *, epoch: int = 0, term: int) -> FaultRecord:
-        """Takes over the cluster's records and adds one that lists this node beside its newest set, in one write.
+    def mark_rejoining(self, *, term: int) -> FaultRecord:
+        """Adds a record that lists this node beside the newest set.
 
         Call it before anything is discarded: durable on return, and from then on this node's log counts for nothing. A mark that
-        is there already is returned: a caller that was interrupted calls it again.
-        Raises: FaultLogForked; those of `append`.
+        is there already is returned: a caller that was interrupted calls it again. Raises: those of `append`.
         """
-        identity = self._copy.identity
-        _check_chain(identity, lineage)
-        base = self._joined(self._without_own_marks(lineage), lineage, gap="taken")
-        newest = base[-1] if base else None
-        if newest is not None and newest.is_self_mark and newest.author == identity.node_id:
-            if newest != self.newest:
-                self._save(base)
+        newest, node = self.newest, self._copy.identity.node_id
+        if newest is not None and newest.is_self_mark and newest.author == node:
             return newest
-        mark = make_record(
-            identity.cluster_id, newest, failed={*(newest.failed if newest else ()), identity.node_id},
-            epoch=epoch, term=term, author=identity.node_id, reason="is filled again",
-        )  # fmt: skip
-        self._save([*base, mark])
-        return mark
+        return self.append(failed={*self.failed, node}, term=term, reason="is filled again")
 
     def _without_own_marks(self, lineage: Sequence[FaultRecord]) -> list[FaultRecord]:
         """Our records without the marks at the end that the others do not have: they took another record in their place."""
@@ -181,11 +170,9 @@ class FaultLog:
             ours.pop()
         return ours
 
-    def _joined(self, ours: Sequence[FaultRecord], theirs: Sequence[FaultRecord], *, gap: str) -> list[FaultRecord]:
+    def _joined(self, ours: Sequence[FaultRecord], theirs: Sequence[FaultRecord]) -> list[FaultRecord]:
         conflict = first_conflict(ours, theirs)
         if conflict is None and ours and theirs and theirs[0].sequence > ours[-1].sequence + 1:
-            if gap == "taken":
-                return list(theirs)
             conflict = ours[-1], theirs[0]
         if conflict is not None:
             told = " and ".join(f"record {r.sequence} with checksum {r.checksum:08x} by node {r.author}" for r in conflict)

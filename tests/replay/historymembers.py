@@ -96,7 +96,8 @@ class History(Cluster):
         told = [n for n in (self.nodes if told is None else told) if n != number and self.nodes[n].up]
         if not node.up:
             node.start()
-        mark = node.faults.mark_rejoining(self.lineage, epoch=self.epoch, term=self._terms[CLUSTER_GROUP])
+        node.faults.adopt(self.lineage)
+        mark = node.faults.mark_rejoining(term=self._terms[CLUSTER_GROUP])
         if not self.lineage or mark.sequence > self.lineage[-1].sequence:
             self.lineage.append(mark)
         self.tell_faults(told)

@@ -193,7 +193,7 @@ def story(files: SimFiles, acknowledged: list[FaultRecord]) -> None:
     others = [*log.records, make_record(CLUSTER, log.newest, failed={2}, epoch=0, term=2, author=2, demotions=MANY)]
     log.adopt(others)
     acknowledged.append(others[-1])
-    acknowledged.append(log.mark_rejoining(others, term=3))
+    acknowledged.append(log.mark_rejoining(term=3))
     acknowledged.append(log.append(failed=(), term=4, demotions=MANY))
 
 
@@ -331,22 +331,17 @@ def test_forks_are_refused_naming_both(tmp_path: Path, ahead: int) -> None:
     assert one.newest is not None
     with pytest.raises(FaultLogForked, match=f"record 2 .* and record {one.newest.sequence}"):
         other.adopt(one.records[-1:])
-    with pytest.raises(FaultLogForked):
-        other.mark_rejoining(one.records, term=9)
     assert [record.failed for record in log_of(tmp_path, 2).records] == [{3}, {4}]
 
 
-def test_lineage_that_cannot_be_compared_is_refused_until_the_node_is_filled_anew(tmp_path: Path) -> None:
-    """Who missed more records than are kept cannot tell a fork; marking itself is the way back, since it discards all it has."""
+def test_lineage_that_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    """Who missed more records than are kept cannot tell a fork: the node has to be filled again."""
     one, other = log_of(tmp_path, 1), log_of(tmp_path, 2)
     records = chain(RECORDS_KEPT_MAX + 6)
     one.adopt(records)
     other.adopt(records[:1])
     with pytest.raises(FaultLogForked):
         other.adopt(one.records)
-    mark = other.mark_rejoining(one.records, term=9)
-    assert mark.sequence == RECORDS_KEPT_MAX + 7
-    assert other.records[-2] == one.newest
 
 
 def test_records_of_another_cluster_or_changed_ones_are_refused(tmp_path: Path) -> None:
@@ -361,13 +356,14 @@ def test_records_of_another_cluster_or_changed_ones_are_refused(tmp_path: Path) 
 
 
 def test_rejoining_node_marks_itself_once(tmp_path: Path) -> None:
-    """The mark lists it beside the cluster's newest set, in the same write as that; broken off and called again, it stands."""
+    """The mark lists it beside the newest set that it knows; interrupted and called again, it stands."""
     cluster, back = log_of(tmp_path, 1), log_of(tmp_path, 3)
     for number in range(3):
         cluster.append(failed={2}, term=number)
-    mark = back.mark_rejoining(cluster.records, term=7)
+    back.adopt(cluster.records)
+    mark = back.mark_rejoining(term=7)
     assert (mark.sequence, mark.failed, mark.author, mark.is_self_mark) == (4, frozenset({2, 3}), 3, True)
-    assert back.mark_rejoining(cluster.records, term=8) == mark
+    assert back.mark_rejoining(term=8) == mark
     assert cluster.adopt(back.records) == 1
     cluster.append(failed={2}, term=9)
     assert back.adopt(cluster.records) == 1
@@ -377,8 +373,8 @@ def test_rejoining_node_marks_itself_once(tmp_path: Path) -> None:
 def test_mark_that_nobody_took_over_gives_way_only_to_a_set_with_the_node(tmp_path: Path) -> None:
     """The others went on without it. A set that does not list the node would make its half-filled log count: it is refused."""
     cluster, back = log_of(tmp_path, 1), log_of(tmp_path, 3)
-    cluster.append(failed={3}, term=1)
-    back.mark_rejoining(cluster.records, term=2)
+    back.adopt([cluster.append(failed={3}, term=1)])
+    back.mark_rejoining(term=2)
     cluster.append(failed={2}, term=3)
     with pytest.raises(FaultLogForked):
         back.adopt(cluster.records)
@@ -386,13 +382,3 @@ def test_mark_that_nobody_took_over_gives_way_only_to_a_set_with_the_node(tmp_pa
     cluster.append(failed={2, 3}, term=3)
     assert back.adopt(cluster.records) == 2
     assert log_of(tmp_path, 3).records == cluster.records
-
-
-def test_mark_that_nobody_took_over_is_made_anew(tmp_path: Path) -> None:
-    """Marking again over another record of the cluster leaves no moment in which the node is not listed."""
-    cluster, back = log_of(tmp_path, 1), log_of(tmp_path, 3)
-    cluster.append(failed={3}, term=1)
-    back.mark_rejoining(cluster.records, term=2)
-    cluster.append(failed=(), term=3)
-    mark = back.mark_rejoining(cluster.records, term=4)
-    assert (mark.sequence, mark.failed, back.records[-2]) == (3, frozenset({3}), cluster.newest)

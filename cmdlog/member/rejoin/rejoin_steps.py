@@ -120,7 +120,7 @@ class RejoinSteps:
         try:
             instance = load_instance(ground.files, ground.directory)
             term = (record.votes or {}).get(CLUSTER_GROUP, (0, None))[0]
-            FaultLog.open(ground.files, ground.directory, instance.identity).mark_rejoining((), term=term)
+            FaultLog.open(ground.files, ground.directory, instance.identity).mark_rejoining(term=term)
         except WalError as error:
             if ground.files.exists(os.path.join(ground.directory, INSTANCE_NAME)):
                 log.warning("old_fault_log_unreadable", why=full_text(error))

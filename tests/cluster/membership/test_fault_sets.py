@@ -81,7 +81,7 @@ def test_another_set_under_a_known_number_is_refused() -> None:
 def test_a_mark_of_its_own_gives_way_to_the_clusters_set() -> None:
     """A node that marked itself learns that it was given up: its set lists the node, too."""
     kept = Kept(3)
-    kept.log.mark_rejoining((), term=4)
+    kept.log.mark_rejoining(term=4)
     kept.sets.adopt_set(FIRST)
     assert kept.on_disk() == [(1, [3])]
     assert kept.sets.records[0].author == 1

@@ -108,7 +108,7 @@ class SimRejoin:
     def _mark(self, record: RejoinRecord) -> None:
         with suppress(WalError, OSError):
             identity = load_instance(self.files, self.directory).identity
-            FaultLog.open(self.files, self.directory, identity).mark_rejoining((), term=1)
+            FaultLog.open(self.files, self.directory, identity).mark_rejoining(term=1)
 
     def _fetch(self, record: RejoinRecord) -> Generator[str, None, bool]:
         """Whether all of it is here; False when the source is gone."""
