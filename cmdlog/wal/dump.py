@@ -34,7 +34,7 @@ from cmdlog.wal.reader import LogReader, Recycled, read_segment, survey_settled
 
 DUMP_ATTEMPTS = 10  # at a log whose oldest segment is recycled before it is read
 RESULT_HASHES_SHOWN_MAX = 16  # of a digest
-ReadRecords = Callable[[LogReader, Lsn | None, Lsn | None], Iterator[tuple[Lsn, Record]]]
+ReadRecords = Callable[[LogReader], Iterator[tuple[Lsn, Record]]]
 
 
 def inspect_log(files: Files, directory: str) -> dict[str, Any]:
@@ -73,15 +73,8 @@ def inspect_log(files: Files, directory: str) -> dict[str, Any]:
     }
 
 
-def dump_log(
-    files: Files,
-    directory: str,
-    *,
-    after: Lsn | None = None,
-    upto: Lsn | None = None,
-    read: ReadRecords = lambda reader, after, upto: reader.read(after, upto),
-) -> Iterator[dict[str, Any]]:
-    """Every record in (after, upto], readable, in order; bounded memory. Without `after` from the oldest that is there.
+def dump_log(files: Files, directory: str, *, read: ReadRecords = lambda reader: reader.read()) -> Iterator[dict[str, Any]]:
+    """Every record from the oldest that is there, readable, in order; bounded memory.
 
     `read` may know an archive that has what a running node lets go meanwhile (`replay.log.source.read_on`).
     Raises: what opening would refuse, Corrupt at the place where reading meets damage, and Recycled.
@@ -94,12 +87,12 @@ def dump_log(
             names[version] = catalog.value.get("procedures") or []
         given = False
         try:
-            for lsn, record in read(reader, after, upto):
+            for lsn, record in read(reader):
                 yield _describe(lsn, record, names)
                 given = True
             return
         except Recycled:  # by a running node; what is the oldest now will do as well, unless something was given
-            if given or after is not None or attempt == DUMP_ATTEMPTS - 1:
+            if given or attempt == DUMP_ATTEMPTS - 1:
                 raise
 
 

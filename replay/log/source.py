@@ -219,10 +219,10 @@ def read_on(
             return
 
 
-def read_log_on(reader: LogReader, after: Lsn | None, upto: Lsn | None) -> Records:
-    """The same of a reader's log. Raises: as `read_on`."""
+def read_log_on(reader: LogReader) -> Records:
+    """The same of the whole of a reader's log. Raises: as `read_on`."""
     given = (reader.files, reader.directory, reader.instance, reader.segments)
-    return read_on(*given, last=reader.last_block, after=after, upto=upto)
+    return read_on(*given, last=reader.last_block, after=None, upto=None)
 
 
 def _archived_instead(files: Files, directory: str, instance: Instance, segments: Sequence[SegmentFile]) -> Sequence[SegmentFile]:

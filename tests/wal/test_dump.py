@@ -102,17 +102,6 @@ def test_dump_begins_with_what_is_the_oldest_now(
     assert shown == (whole[:after_records] if ends else whole)
 
 
-def test_dump_from_a_place_does_not_skip_what_was_recycled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes after that place was asked for: some of it is gone."""
-
-    def gone(_self: LogReader, _after: Lsn, _upto: Lsn | None) -> Iterator[tuple[Lsn, Record]]:
-        raise Recycled("released")
-
-    monkeypatch.setattr(LogReader, "read", gone)
-    with pytest.raises(Recycled):
-        list(dump_log(node(), NODE, after=at(1)))
-
-
 def test_inspect_tells_segments_groups_and_verdict() -> None:
     """Everything that recovery would look at, in one value."""
     seen = inspect_log(node(), NODE)
@@ -242,14 +231,6 @@ def test_names_that_cross_are_looked_at_again(look: Callable[[SimFiles, str], ob
     monkeypatch.setattr(files, "listdir", listdir)
     assert look(files, NODE) == whole
     assert crossed == []
-
-
-def test_dump_of_a_range_is_a_part_of_the_whole() -> None:
-    """The range is exclusive at its begin and inclusive at its end."""
-    files = node()
-    rows, lsns = list(dump_log(files, NODE)), [lsn for lsn, _ in LogReader(files, NODE).read()]
-    part = list(dump_log(files, NODE, after=lsns[2], upto=lsns[6]))
-    assert [row["lsn"] for row in part] == [row["lsn"] for row in rows[3:7]]
 
 
 def test_looking_changes_nothing_and_needs_no_lock() -> None:
