@@ -23,9 +23,7 @@ from typing import Any, Final
 
 from cmdlog.client.request import Ask, Effect
 from cmdlog.client.response import Attempt, AttemptFailure, Lost, Response, judge, line_answer
-from cmdlog.client.retry import CallTries, Chance, Clock, RetryPolicy
-from cmdlog.client.server_set import ServerSet
-from cmdlog.client.session import CallNames
+from cmdlog.client.retry import CallTries, RetryWorld
 from cmdlog.errors import CmdlogError
 from cmdlog.results import Result
 
@@ -120,19 +118,9 @@ class BatchLine(CallTries):
 class RunningBatch:
     """The calls that came in and have not left. Owned by one thread or task."""
 
-    def __init__(
-        self,
-        policy: RetryPolicy,
-        *,
-        servers: ServerSet,
-        timeout_s: float,
-        clock: Clock,
-        chance: Chance,
-        names: CallNames,
-        decode: Decode,
-    ) -> None:
-        self._policy, self._servers, self._timeout_s = policy, servers, timeout_s
-        self._clock, self._chance, self._names, self._decode = clock, chance, names, decode
+    def __init__(self, world: RetryWorld, *, timeout_s: float, decode: Decode) -> None:
+        self._world, self._timeout_s, self._decode = world, timeout_s, decode
+        self._servers, self._clock = world.servers, world.clock
         self._lines: deque[BatchLine] = deque()
         self._bytes = 0
         self._sent_max = CALLS_MAX  # lines of the next request
@@ -195,8 +183,7 @@ class RunningBatch:
         now = self._clock()
         if line.deadline is None:
             line.deadline = now + self._timeout_s
-        left_s = line.deadline - now
-        step = line.after(found, self._policy, servers=self._servers, names=self._names, left_s=left_s, chance=self._chance())
+        step = line.after(found, self._world, left_s=line.deadline - now)
         # Its last attempt, or one that says for certain what became of it.
         if isinstance(step, CmdlogError):
             line.answer = step
@@ -222,7 +209,7 @@ class RunningBatch:
 
     def _finish(self, line: BatchLine) -> None:
         if line.ask.key is not None:
-            self._names.finish(line.ask.key, known=line.known)
+            self._world.names.finish(line.ask.key, known=line.known)
 
     def abandon(self) -> None:
         """The caller takes no more answers: it has no names to ask by for what is not answered."""

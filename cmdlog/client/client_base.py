@@ -18,9 +18,9 @@ from cmdlog.client.batch_window import NDJSON, BatchLine, RunningBatch
 from cmdlog.client.options import ClientArguments, make_options
 from cmdlog.client.request import PLAIN, SESSION, Ask, call_ask, end_session_ask, is_json, session_of
 from cmdlog.client.response import Attempt, check_owner, read_result
-from cmdlog.client.retry import SendAttempt, Steps, await_ready, exchange, patience_s, send
+from cmdlog.client.retry import RetryWorld, SendAttempt, Steps, await_ready, exchange, patience_s, send
 from cmdlog.client.server_set import ListedServer, ServerSet, base_urls
-from cmdlog.client.session import CallName, CallNames, ClientSessions, KeyGenerator, check_key
+from cmdlog.client.session import CallName, ClientSessions, KeyGenerator, check_key
 from cmdlog.errors import BadAnswer, CmdlogError, InvalidParameters
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, NewKey, call_of_item
 from cmdlog.results import Result
@@ -83,7 +83,13 @@ class ClientCore:
         self._headers = self.options.headers()
         self._servers = ServerSet(self.urls, self.options.credential)
         self._sessions = ClientSessions(window=self.options.session_window)
-        self._names: CallNames = KeyGenerator() if self.options.keys == "single" else self._sessions
+        self._retries = RetryWorld(
+            policy=self.options.retry,
+            servers=self._servers,
+            names=KeyGenerator() if self.options.keys == "single" else self._sessions,
+            clock=time.monotonic,
+            chance=chance,
+        )
         self._request_ids = request_ids()
         self._newest_request: httpx.Request | None = None
         self._lock = threading.Lock()
@@ -123,7 +129,7 @@ class ClientCore:
             )
         except CmdlogError:
             if key is not None:
-                self._names.finish(key)
+                self._retries.names.finish(key)
             raise
 
     def _batch_ask(self, item: BatchItem) -> tuple[Ask | CmdlogError, bool]:
@@ -137,37 +143,23 @@ class ClientCore:
 
     def _name(self, key: str | NewKey | None) -> CallName | None:
         if isinstance(key, NewKey):
-            return None if self.options.keys == "none" else self._names.new()
+            return None if self.options.keys == "none" else self._retries.names.new()
         if key is not None and not isinstance(key, str):
             raise TypeError(f"idempotency_key is text, not {type(key).__name__}")
         return key if key is None else self._sessions.named(key) or check_key(key)
 
     def _exchange(self, ask: Ask, timeout_s: float | None = None, *, renames: bool = False) -> Steps:
         """`renames`: the call's name was made here, and may be made again."""
-        return exchange(
-            ask,
-            self.options.retry,
-            servers=self._servers,
-            timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,
-            clock=time.monotonic,
-            chance=chance,
-            names=self._names,
-            renames=renames,
-        )
+        return exchange(ask, self._retries, timeout_s=self._within(timeout_s), renames=renames)
 
     def _await_ready(self, timeout_s: float) -> Steps:
-        return await_ready(self.options.retry, servers=self._servers, timeout_s=timeout_s, clock=time.monotonic)
+        return await_ready(self._retries, timeout_s=timeout_s)
 
     def _window(self, timeout_s: float | None) -> RunningBatch:
-        return RunningBatch(
-            self.options.retry,
-            servers=self._servers,
-            timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,
-            clock=time.monotonic,
-            chance=chance,
-            names=self._names,
-            decode=self._decode,
-        )
+        return RunningBatch(self._retries, timeout_s=self._within(timeout_s), decode=self._decode)
+
+    def _within(self, timeout_s: float | None) -> float:
+        return self.options.timeout_s if timeout_s is None else timeout_s
 
     def _request(self, server: ListedServer, step: SendAttempt) -> httpx.Request:
         """The HTTP request of one attempt."""

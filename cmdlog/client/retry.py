@@ -135,6 +135,21 @@ def _blamed(error: CmdlogError, cause: CmdlogError) -> CmdlogError:
     return error
 
 
+Clock = Callable[[], float]
+Chance = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryWorld:
+    """What all calls of a client share."""
+
+    policy: RetryPolicy
+    servers: ServerSet
+    names: CallNames
+    clock: Clock
+    chance: Chance
+
+
 @dataclass(slots=True, kw_only=True)
 class CallTries(Tries):
     """A call that is sent until it is settled, alone or as a line of a batch."""
@@ -144,9 +159,7 @@ class CallTries(Tries):
     hurries: bool = False  # its next attempt does not wait
     known: bool = True  # whether it was executed; a caller who leaves has no name to ask by
 
-    def after(
-        self, failure: AttemptFailure, policy: RetryPolicy, *, servers: ServerSet, names: CallNames, left_s: float, chance: float
-    ) -> Again | CmdlogError:
+    def after(self, failure: AttemptFailure, world: RetryWorld, *, left_s: float) -> Again | CmdlogError:
         """The wait before the next attempt, or what to report.
 
         A call that was refused as expired before any doubt goes again under another name, once: our clock is wrong, or the
@@ -155,25 +168,22 @@ class CallTries(Tries):
         key = self.ask.key
         if key is not None and self.renames and not self.uncertain and isinstance(failure.error, SessionExpired):
             self.renames = False
-            if (name := names.better(key, failure.date)) is not None:
+            if (name := world.names.better(key, failure.date)) is not None:
                 self.ask, self.hurries = self.ask.under(name), True
                 return 0.0
-        self.hurries = failure.elsewhere and servers.has_fresh(self.mark)
-        step = decide(failure, self, self.ask.effect, policy, left_s=left_s, chance=chance, fresh=self.hurries)
+        self.hurries = failure.elsewhere and world.servers.has_fresh(self.mark)
+        step = decide(failure, self, self.ask.effect, world.policy, left_s=left_s, chance=world.chance(), fresh=self.hurries)
         if not isinstance(step, CmdlogError):
             return step
         self.known = not self.uncertain or (failure.fate is Fate.DECIDED and step is failure.error)
         # A number in a session whose outcome is known is over: the next call gets another one.
         step.idempotency_key = key if isinstance(key, str | None) else None if self.known else str(key)
-        return servers.name_failures(step, self.began)
+        return world.servers.name_failures(step, self.began)
 
 
 ATTEMPT_S_MIN: Final = 0.001  # a time-out of 0 would mean none
 READY_POLL_S: Final = 0.1
 WORTH_ASKING: Final = frozenset((Fate.REFUSED, Fate.BUSY, Fate.UNKNOWN))
-
-Clock = Callable[[], float]
-Chance = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,18 +205,9 @@ class Pause:
 Steps = Generator[SendAttempt | Pause, Attempt | None, Any]
 
 
-def exchange(
-    ask: Ask,
-    policy: RetryPolicy,
-    *,
-    servers: ServerSet,
-    timeout_s: float,
-    clock: Clock,
-    chance: Chance,
-    names: CallNames,
-    renames: bool = False,
-) -> Steps:
+def exchange(ask: Ask, world: RetryWorld, *, timeout_s: float, renames: bool = False) -> Steps:
     """Returns the JSON of the answer. `renames`: the call's name was made here, and may be made again. Raises: CmdlogError."""
+    policy, servers, clock = world.policy, world.servers, world.clock
     began = clock()
     deadline, refused_until = began + timeout_s, began + min(timeout_s, policy.refused_s)
     call = CallTries(ask=ask, renames=renames, began=servers.mark(), mark=servers.mark())
@@ -220,7 +221,8 @@ def exchange(
             if not isinstance(found, AttemptFailure):
                 return found
             left_s = (refused_until if servers.only_refused else deadline) - clock()
-            step = call.after(found, policy, servers=servers, names=names, left_s=left_s, chance=chance())
+            step = call.after(found, world, left_s=left_s)
+            # Over; again at once, by a server that has not failed or under another name; or again after a wait.
             if isinstance(step, CmdlogError):
                 raise step
             if not call.hurries:
@@ -228,11 +230,12 @@ def exchange(
                 call.mark = servers.mark()
     finally:
         if call.ask.key is not None:
-            names.finish(call.ask.key, known=call.known)
+            world.names.finish(call.ask.key, known=call.known)
 
 
-def await_ready(policy: RetryPolicy, *, servers: ServerSet, timeout_s: float, clock: Clock) -> Steps:
+def await_ready(world: RetryWorld, *, timeout_s: float) -> Steps:
     """Asks until a server serves calls. Returns whether one does. Raises: CmdlogError, when asking again is pointless."""
+    policy, servers, clock = world.policy, world.servers, world.clock
     deadline = clock() + timeout_s
     mark = servers.mark()
     while True:

@@ -14,7 +14,7 @@ from cmdlog.client import batch_window as window_module
 from cmdlog.client.batch_window import Answered, BatchLine, RunningBatch
 from cmdlog.client.request import call_ask
 from cmdlog.client.response import Attempt, Lost, Response, read_result
-from cmdlog.client.retry import RetryPolicy
+from cmdlog.client.retry import RetryPolicy, RetryWorld
 from cmdlog.client.server_set import DEFAULT_URL, ServerSet, base_urls
 from cmdlog.errors import CmdlogError, InvalidParameters, OutcomeUnknown, Unavailable
 from cmdlog.results import Result
@@ -57,12 +57,14 @@ def make_window(
 ) -> RunningBatch:
     """A window over a policy without end; of `calls_at_once` in each request at first."""
     window = RunningBatch(
-        RetryPolicy(attempts_max=10**6),
-        servers=ServerSet(base_urls(urls)),
+        RetryWorld(
+            policy=RetryPolicy(attempts_max=10**6),
+            servers=ServerSet(base_urls(urls)),
+            clock=clock,
+            chance=chance,
+            names=Renaming(lambda _name, date: f"new {date}" if date else None),
+        ),
         timeout_s=timeout_s,
-        clock=clock,
-        chance=chance,
-        names=Renaming(lambda _name, date: f"new {date}" if date else None),
         decode=lambda _ask, value: read_result(value),
     )
     window._sent_max = calls_at_once or window._sent_max

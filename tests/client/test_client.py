@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -215,10 +216,12 @@ OLD_KEY = "01890a5d-ac96-774b-bcce-b302099a8057"  # of June 2023
 def test_client_whose_clock_is_behind_is_served(client: Client) -> None:
     """With a clock two hours back every call is executed once, alone and in a batch: an old key is no reason to refuse a call."""
     counter = next(ids)
-    client._names = client._sessions = ClientSessions(wall=lambda: time.time() - 7200)
+    client._sessions = ClientSessions(wall=lambda: time.time() - 7200)
+    client._retries = replace(client._retries, names=client._sessions)
     assert client.call("bump", id=counter, amount=1) == 1
     assert client.call("bump", id=counter, amount=1) == 2
-    client._names = client._sessions = ClientSessions(wall=lambda: time.time() - 7200)
+    client._sessions = ClientSessions(wall=lambda: time.time() - 7200)
+    client._retries = replace(client._retries, names=client._sessions)
     answers = list(client.batch([("bump", {"id": counter, "amount": 1})] * 5))
     assert [answer.value for answer in answers if isinstance(answer, Result)] == [3, 4, 5, 6, 7]
     assert client.call("bump", id=counter, amount=1, idempotency_key=OLD_KEY) == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,18 @@ from hypothesis import strategies as st
 
 from cmdlog.client.request import Ask, Effect, call_ask, read_ask
 from cmdlog.client.response import Attempt, AttemptFailure, Fate, Lost, Response, judge
-from cmdlog.client.retry import Pause, RetryPolicy, SendAttempt, Tries, await_ready, decide, exchange, patience_s, pause
+from cmdlog.client.retry import (
+    Pause,
+    RetryPolicy,
+    RetryWorld,
+    SendAttempt,
+    Tries,
+    await_ready,
+    decide,
+    exchange,
+    patience_s,
+    pause,
+)
 from cmdlog.client.server_set import DEFAULT_URL, ServerSet, base_urls
 from cmdlog.errors import (
     CallError,
@@ -29,9 +41,13 @@ from tests.client.renaming import Renaming
 POLICY = RetryPolicy()
 
 
-def one_server() -> ServerSet:
-    """Of a client with one address."""
-    return ServerSet(base_urls(DEFAULT_URL))
+def world_of(**given: Any) -> RetryWorld:
+    """Of a client with one address, whose clock stands still."""
+    usual = {
+        "policy": POLICY, "servers": ServerSet(base_urls(DEFAULT_URL)), "names": Renaming(), "clock": lambda: 0.0,
+        "chance": lambda: 0.5,
+    }  # fmt: skip
+    return RetryWorld(**{**usual, **given})
 
 
 AGAIN = {(Fate.REFUSED, effect) for effect in Effect} | set(product((Fate.BUSY, Fate.UNKNOWN), (Effect.READS, Effect.KEYED)))
@@ -182,9 +198,7 @@ class Run:
     def carry_out(self, ask: Ask, events: Iterator[str], *, timeout_s: float = 1e9) -> object:
         """What the caller gets: the result or the error."""
         policy = RetryPolicy(attempts_max=10**6)
-        steps = exchange(
-            ask, policy, servers=one_server(), timeout_s=timeout_s, clock=lambda: self.now, chance=lambda: 0.5, names=self.names
-        )
+        steps = exchange(ask, world_of(policy=policy, clock=lambda: self.now, names=self.names), timeout_s=timeout_s)
         came_of_it: Attempt | None = None
         try:
             while True:
@@ -251,16 +265,8 @@ def test_expired_session_after_doubt_is_doubt() -> None:
 
 def test_fresh_key_that_expired_at_once_is_replaced_once() -> None:
     """With our clock behind, the first refusal as expired leads to one better key; a second one is told."""
-    steps = exchange(
-        ASKS[Effect.KEYED],
-        POLICY,
-        servers=one_server(),
-        timeout_s=9.0,
-        clock=lambda: 0.0,
-        chance=lambda: 0.5,
-        names=Renaming(lambda name, date: f"better {name} {date}"),
-        renames=True,
-    )
+    world = world_of(names=Renaming(lambda name, date: f"better {name} {date}"))
+    steps = exchange(ASKS[Effect.KEYED], world, timeout_s=9.0, renames=True)
     expired = Response(409, {"code": "session_expired", "status": 409}, date="now")
     first = next(steps)
     second = steps.send(expired)
@@ -273,16 +279,8 @@ def test_fresh_key_that_expired_at_once_is_replaced_once() -> None:
 
 def test_fresh_key_is_not_replaced_once_there_is_doubt() -> None:
     """After an attempt that may have been executed the key stays: another one would be another call."""
-    steps = exchange(
-        ASKS[Effect.KEYED],
-        POLICY,
-        servers=one_server(),
-        timeout_s=9.0,
-        clock=lambda: 0.0,
-        chance=lambda: 0.5,
-        names=(names := Renaming(lambda _name, _date: "another")),
-        renames=True,
-    )
+    names = Renaming(lambda _name, _date: "another")
+    steps = exchange(ASKS[Effect.KEYED], world_of(names=names), timeout_s=9.0, renames=True)
     next(steps)
     assert isinstance(steps.send(Lost(reached=True, reason="reset")), Pause)
     again = next(steps)
@@ -299,18 +297,12 @@ NOBODY = Lost(reached=False, reason="nobody listens there", refused=True)
 @pytest.mark.parametrize(("answered", "waits_s"), [(None, 3.0), (Response(503, {"code": "not_ready"}), 60.0)])
 def test_only_a_server_that_never_listened_is_given_up_soon(answered: Attempt | None, waits_s: float) -> None:
     """Refused connections alone end with `refused_s`; a server that did anything else before is waited for."""
-    servers, now = one_server(), 0.0
+    now = 0.0
+    world = world_of(policy=RetryPolicy(refused_s=3.0), clock=lambda: now)
+    servers = world.servers
     if answered is not None:
         servers.note_attempt(servers.preferred, answered)
-    steps = exchange(
-        ASKS[Effect.KEYED],
-        RetryPolicy(refused_s=3.0),
-        servers=servers,
-        timeout_s=60.0,
-        clock=lambda: now,
-        chance=lambda: 0.5,
-        names=Renaming(lambda _name, _date: None),
-    )
+    steps = exchange(ASKS[Effect.KEYED], world, timeout_s=60.0)
 
     def attempt_until_it_ends() -> None:
         nonlocal now
@@ -368,9 +360,7 @@ def test_attempt_with_several_servers_leaves_time_for_the_others() -> None:
     """A call without a key, which no other attempt may follow, gets all of it."""
     servers = ServerSet(base_urls(["http://a", "http://b"]))
     for effect, attempt_s in ((Effect.KEYED, 3.0), (Effect.READS, 3.0), (Effect.ONCE, 9.0)):
-        steps = exchange(
-            ASKS[effect], POLICY, servers=servers, timeout_s=9.0, clock=lambda: 0.0, chance=lambda: 0.5, names=Renaming()
-        )
+        steps = exchange(ASKS[effect], world_of(servers=servers), timeout_s=9.0)
         step = next(steps)
         assert isinstance(step, SendAttempt)
         assert (step.attempt_s, step.connect_s) == (attempt_s, 3.0)
@@ -379,7 +369,7 @@ def test_attempt_with_several_servers_leaves_time_for_the_others() -> None:
 def test_readiness_of_any_server_will_do() -> None:
     """Each is asked once before the answer is no."""
     servers = ServerSet(base_urls(["http://a", "http://b", "http://c"]))
-    steps = await_ready(POLICY, servers=servers, timeout_s=0.0, clock=lambda: 0.0)
+    steps = await_ready(world_of(servers=servers), timeout_s=0.0)
     next(steps)
     for at in (0, 1):
         assert servers.preferred.at == at
