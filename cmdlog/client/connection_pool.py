@@ -50,6 +50,7 @@ class ConnectionPool:
         try:
             self._await_turn(turn, wait_s)
             lane, whole = self._take_connection(), False
+            # Whole: answered, or broken as httpx knows it. Else an exception of the caller came between, at any step.
             try:
                 response = lane.send(request, stream=True)
                 try:

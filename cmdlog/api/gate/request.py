@@ -220,6 +220,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int) -> byte
     size = 0
     try:
         while True:
+            # The client has left; there is more than is taken; or a part has come, maybe the last one.
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ConnectionError("the client left before its request was complete")
