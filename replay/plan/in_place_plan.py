@@ -103,11 +103,7 @@ def _nothing_to_do(partition: int, path: str, end: tuple[int, int, int], txn_id:
         to_index=index,
         to_term=term,
         to_checksum=checksum,
-        to_calls=-1,
         to_txn=txn_id,
-        entries=0,
-        calls=0,
-        bytes=0,
         why=WHY["state"],
     )
 

@@ -34,19 +34,19 @@ class PartitionPlan:
 
     partition: int
     source: Kind
-    name: str  # path of the state file, or name of the snapshot; "" for nothing
+    name: str = ""  # path of the state file, or name of the snapshot; "" for nothing
     from_index: int  # entries after it are applied …
-    from_term: int
-    from_checksum: int
+    from_term: int = 0
+    from_checksum: int = 0
     to_index: int  # … up to this one
-    to_term: int  # 0: not known
-    to_checksum: int
-    to_calls: int  # calls of the last entry that are applied; -1 = all
+    to_term: int = 0  # 0: not known
+    to_checksum: int = 0
+    to_calls: int = -1  # calls of the last entry that are applied; -1 = all
     to_txn: int
-    entries: int
-    calls: int
-    bytes: int
-    why: str
+    entries: int = 0
+    calls: int = 0
+    bytes: int = 0
+    why: str = ""
     procedures: Mapping[str, int] = field(default_factory=dict)  # name -> how many of `calls`
     snapshot_bytes: int = 0  # that are restored first
     passed: tuple[Passed, ...] = ()  # sources that were not used

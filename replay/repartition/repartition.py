@@ -94,7 +94,7 @@ def check_shape(groups: GroupStates, partitions: int, instance: Instance) -> Ins
     """
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise ReshapeRefused(f"the number of partitions must be between 1 and {PARTITIONS_MAX}, not {partitions}")
-    if partitions == old_partitions(groups):
+    if partitions == groups.cluster.partitions:
         return instance
     try:
         RingSize(partitions, instance.segments, instance.segment_bytes, instance.log_reserve_bytes).check()
@@ -121,16 +121,11 @@ def reshape(
     Raises: ReshapeRefused, naming table and value; DiskFull, WriteFailed.
     """
     try:
-        if partitions != old_partitions(groups):
+        if partitions != groups.cluster.partitions:
             _Reshaping(files, out, groups, partitions, progress).run(replacing)
     except apsw.Error as error:
         raise named_fault(error, out) from error
     return [_stands(out, partition) for partition in range(partitions)]
-
-
-def old_partitions(groups: GroupStates) -> int:
-    """How many partitions the log's configuration names."""
-    return groups.cluster.partitions
 
 
 def _stands(out: str, partition: int) -> PartitionResult:
@@ -145,7 +140,7 @@ class _Reshaping:
 
     def __init__(self, files: Files, out: str, groups: GroupStates, new: int, progress: Callable[[Moved], None]) -> None:
         self._files, self._out, self._groups, self._new = files, out, groups, new
-        self._old = old_partitions(groups)
+        self._old = groups.cluster.partitions
         self._began, self._progress = time.monotonic(), progress
         self._folder = os.path.join(out, STATE_FOLDER, NEW_FOLDER)
         self._homes = os.path.join(self._folder, HOMES_NAME)

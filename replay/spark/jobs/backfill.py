@@ -27,11 +27,11 @@ from replay.diff.diff import KINDS
 from replay.errors import BadUntil, Incomplete, UntilUnreachable
 from replay.fork.fork import START
 from replay.fork.new_node import check_database
-from replay.fork.remaining_log import RemainingLog, find_remaining_log
+from replay.fork.remaining_log import RemainingLog, find_remaining_log, read_after
 from replay.fork.rerun import ForkPlace, Missing
 from replay.log.scan import ScannedStream, mark_void
 from replay.log.spans import BEGINNING
-from replay.plan.node_plan import PartitionPlan
+from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.backfill_task import backfill_partition
@@ -147,12 +147,18 @@ def _orders(
     known: dict[int, Mapping[str, Any]] = {}
     for directory, rest in whole.items():
         known |= {version: of.value for version, of in rest.scan.catalogs.items()}
-        for partition in sorted(logs[directory]):
-            catalogs = {str(version): value for version, value in known.items()}
-            yield _order(request, bundle, rest, partition, base) | {"catalogs": catalogs}
-    if stitched is not None:
-        for partition in sorted(apart):
-            yield _stitched_order(request, bundle, stitched, places.get(partition, ForkPlace(partition)), base)
+        for p in sorted(logs[directory]):
+            stream, place = rest.scan.streams[p], rest.places[p]
+            stream.calls -= min(stream.calls, max(0, place.calls))  # of the batch that the fork cuts, those before it
+            lines = _Lines([_leg(rest, p)], stream, place, rest.scan.groups.cluster.slots, known)
+            yield _order(request, bundle, lines, base)
+    for p in sorted(apart):
+        assert stitched is not None
+        legs = stitched.of(p)
+        stream = stream_of(legs)
+        stream.calls = max(0, stream.calls - sum(leg.calls for leg in base.of(p)) if base is not None else stream.calls)
+        lines = _Lines(legs, stream, places.get(p, ForkPlace(p)), stitched.groups.cluster.slots, stitched.catalogs)
+        yield _order(request, bundle, lines, base)
 
 
 def _leave_out(
@@ -168,50 +174,50 @@ def _leave_out(
             streams[partition].skipped.add(*(Skip(0, index, VOID) for index in part.dropped))
 
 
-def _order(
-    request: Mapping[str, Any], bundle: Bundle, rest: RemainingLog, partition: int, base: MomentReplay | None
-) -> dict[str, Any]:
-    """The order of a partition that is read from one log."""
-    stream, place = rest.scan.streams[partition], rest.places[partition]
-    stream.calls -= min(stream.calls, max(0, place.calls))  # of the batch that the fork cuts, those before it
-    return _common(request, bundle, partition, base, stream) | {
-        "cluster_id": rest.source.instance.identity.cluster_id.hex(),
-        "directory": rest.source.directory,
-        "from_block": rest.scan.from_block,
-        "last_block": rest.scan.last_block,
-        "legs": [],
-        "row_digests": rest.scan.row_digests,
-        "slots": rest.scan.groups.cluster.slots,
-        "place": asdict(place),
-    }
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """What a partition's calls after the fork are read from."""
+
+    legs: Sequence[Plan]
+    stream: ScannedStream
+    place: ForkPlace
+    slots: Any
+    catalogs: Mapping[int, Mapping[str, Any]]  # version -> value of its record
 
 
-def _stitched_order(
-    request: Mapping[str, Any], bundle: Bundle, stitched: Stitched, place: ForkPlace, base: MomentReplay | None
-) -> dict[str, Any]:
-    """The order of a partition that no single log holds completely."""
-    legs = stitched.of(place.partition)
-    stream = stream_of(legs)
-    stream.calls = max(0, stream.calls - sum(leg.calls for leg in base.of(place.partition)) if base is not None else stream.calls)
-    return _common(request, bundle, place.partition, base, stream) | {
-        "cluster_id": legs[0].cluster_id,
-        "directory": "",
-        "from_block": 0,
-        "last_block": 0,
-        "legs": [plan_json(leg) for leg in legs],
-        "row_digests": any(leg.row_digests for leg in legs),
-        "slots": stitched.groups.cluster.slots,
-        "catalogs": {str(version): value for version, value in stitched.catalogs.items()},
-        "place": asdict(place),
-    }
+def _leg(rest: RemainingLog, partition: int) -> Plan:
+    """The entries after the fork of a partition that one log has completely."""
+    found, stream, source = rest.scan, rest.scan.streams[partition], rest.source
+    part = PartitionPlan(
+        partition=partition,
+        source="state",
+        from_index=read_after(rest.places[partition]),
+        to_index=stream.to_index,
+        to_calls=stream.to_calls,
+        to_txn=stream.to_txn,
+        entries=stream.entries,
+        calls=stream.calls,
+        bytes=stream.bytes,
+        voids=tuple(stream.voids),
+    )
+    return Plan(
+        directory=source.directory,
+        **source.instance.identity.as_text(),
+        verdict=source.verdict,
+        from_block=found.from_block,
+        last_block=found.last_block,
+        until=None,
+        row_digests=found.row_digests,
+        partitions=(part,),
+    )
 
 
-def _common(
-    request: Mapping[str, Any], bundle: Bundle, partition: int, base: MomentReplay | None, stream: ScannedStream
-) -> dict[str, Any]:
+def _order(request: Mapping[str, Any], bundle: Bundle, lines: _Lines, base: MomentReplay | None) -> dict[str, Any]:
+    partition, legs, stream = lines.place.partition, lines.legs, lines.stream
     return {
         "key": f"p{partition:04d}",
         "partition": partition,
+        "cluster_id": legs[0].cluster_id,
         "writes_replicated": partition == 0,
         "calls": stream.calls,
         "bytes": stream.bytes,
@@ -220,6 +226,11 @@ def _common(
         "code": bundle.hash,
         "bundle": bundle.to_bytes().decode(),
         "base": [plan_json(leg) for leg in base.of(partition)] if base is not None else [],
+        "legs": [plan_json(leg) for leg in legs],
+        "row_digests": any(leg.row_digests for leg in legs),
+        "slots": lines.slots,
+        "catalogs": {str(version): value for version, value in lines.catalogs.items()},
+        "place": asdict(lines.place),
         "stream": stream.to_json(),
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -18,8 +18,6 @@ import pyarrow
 from pyarrow import parquet
 
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.record import Record
-from cmdlog.wal.ids import Lsn
 from procedures import Database
 from procedures.code.bundle import Bundle
 from procedures.code.loaded_modules import load_bundle
@@ -32,13 +30,12 @@ from replay.fork.bind_calls import CallBinding
 from replay.fork.rerun import ForkPlace, OtherCode
 from replay.fork.side_by_side import FirstDifferences, SideBySide
 from replay.fork.tally import LeftOut
-from replay.log.archive_reach import source_from
 from replay.log.scan import ScannedStream
 from replay.plan.node_plan import Plan
 from replay.results import PartitionResult
 from replay.spark.base.version_check import check_hash_seed
 from replay.spark.jobs.fetched_inputs import at_hand
-from replay.spark.jobs.past_replay import naming_damage, read_legs
+from replay.spark.jobs.past_replay import read_legs
 from replay.spark.jobs.rebuild_task import StateRebuild, before_last, check_tables, make_target
 from replay.spark.jobs.task_attempt import Attempt
 from replay.state.trust import read_position, state_path
@@ -125,18 +122,8 @@ def _run(
             firsts=firsts,
             progress=attempt.count_calls,
         )
-        directory, first = order["directory"], order["from_block"]
-        with naming_damage(files, directory, first) if directory else nullcontext():
-            result, left_out = both.run(_records(files, order))
+        result, left_out = both.run(read_legs(files, [Plan.from_value(leg) for leg in order["legs"]]))
         return result, left_out, both.outcomes.to_json
-
-
-def _records(files: Files, order: Mapping[str, Any]) -> Iterator[tuple[Lsn, Record]]:
-    """The records after the fork point."""
-    if not order["directory"]:
-        return read_legs(files, [Plan.from_value(leg) for leg in order["legs"]])
-    source = source_from(files, order["directory"], order["from_block"])
-    return source.read(from_block=order["from_block"], upto_block=order["last_block"])
 
 
 def _wanted(order: Mapping[str, Any], db: Database) -> Callable[[str], bool]:

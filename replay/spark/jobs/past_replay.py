@@ -104,7 +104,7 @@ def read_legs(files: Files, legs: Sequence[Plan]) -> Iterator[tuple[Lsn, Record]
             decode_record(encode_json(RecordKind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=0, index=0)),
         )
     for leg in legs:
-        with naming_damage(files, leg.directory, leg.from_block, leg):
+        with naming_damage(files, leg):
             yield from _read(files, leg, leg.partitions[0])
 
 
@@ -127,20 +127,20 @@ def _read(files: Files, leg: Plan, part: PartitionPlan) -> Iterator[tuple[Lsn, R
 
 
 @contextlib.contextmanager
-def naming_damage(files: Files, directory: str, from_block: int, leg: Plan | None = None) -> Iterator[None]:
+def naming_damage(files: Files, leg: Plan) -> Iterator[None]:
     """A log that no longer holds what a plan lists may have been damaged since: then the damage is the error, with its place."""
     try:
         yield
     except (EntryMissing, PlanOutdated) as outdated:
-        around = leg is not None and (leg.salvaged or leg.gaps)
-        source = source_of_plan(files, leg) if leg is not None and around else open_source(files, directory)
-        upto = leg.last_block if leg is not None and leg.salvaged else None
-        for _ in source.read(from_block=max(from_block, source.first_blocks[0]), upto_block=upto):
+        around = leg.salvaged or leg.gaps
+        source = source_of_plan(files, leg) if around else open_source(files, leg.directory)
+        upto = leg.last_block if leg.salvaged else None
+        for _ in source.read(from_block=max(leg.from_block, source.first_blocks[0]), upto_block=upto):
             pass
         for damage in source.patchwork.damages if source.patchwork is not None and upto is not None else ():
             raise damage from outdated
-        told = "" if around else describe_strays(files, directory)
-        outdated.args = (f"{outdated.args[0]}, in {directory}{told and f': {told}'}",)
+        told = "" if around else describe_strays(files, leg.directory)
+        outdated.args = (f"{outdated.args[0]}, in {leg.directory}{told and f': {told}'}",)
         raise
 
 

@@ -52,7 +52,7 @@ class StateRebuild:
             if leg is not legs[-1] and self._index() >= part.to_index:
                 continue
             bring_images(self.target.files, [leg])
-            with naming_damage(self.target.files, leg.directory, leg.from_block, leg):
+            with naming_damage(self.target.files, leg):
                 workers = 0 if hash_seed.is_pinned() else 1  # Spark pins the seed of its Pythons, unless it was given another one
                 report = execute(
                     Planned.of(self.target.files, leg), self.target, workers=workers, progress=self._report_progress, go_on=True
