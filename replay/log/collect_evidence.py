@@ -6,24 +6,33 @@ what a restart would judge too; what cannot be read is stated as damage, and the
 
 Runs go around a segment that is missing or has a bad head. A segment before such a hole is read, since nothing after it states
 its end. Damage inside another sealed segment is found only when that is read.
+
+Which lives of the nodes' disks a directory knows, MEMBER entries of its log state, and its book of peers. An emptied or replaced
+disk comes back as another life (*incarnation*), and what an earlier life has acknowledged is not on the later one. The book
+states a life also where no entry does yet: a node pins each peer's life durably before it takes part in the first election. It
+also counts the starts of its directory, and knows the last start of each peer that it has met: a directory that has counted
+fewer, or whose start of that number was another process's, is an old copy of what was met.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cmdlog.wal.directory.instance import LOG_FOLDER, Identity, IdentityText, Instance, load_instance
+from cmdlog.wal.directory.instance import CLUSTER_FOLDER, LOG_FOLDER, Identity, IdentityText, Instance, load_instance
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
 from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.cluster_record import FaultSet
+from cmdlog.wal.format.checked_json import decode_checked
+from cmdlog.wal.format.cluster_record import ClusterMember, FaultSet
 from cmdlog.wal.format.control_record import GroupConfiguration
+from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.format.segment import segment_sequence
-from cmdlog.wal.group_state import GroupState, GroupStates
+from cmdlog.wal.group_state import GroupState, GroupStates, Stated
 from cmdlog.wal.hard_state import HardStateValues
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.opening.restart import RestartVerdict, decide
@@ -31,10 +40,20 @@ from cmdlog.wal.opening.scan import EndKind, SegmentWalk, walk_segment
 from cmdlog.wal.opening.survey import SegmentFile, Survey, identity_text, survey_log, tail_corrupt
 from cmdlog.wal.reader import Recycled, read_segment
 from replay.log.damaged_tail import Beyond, behind_damage, folded
-from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvidence, SnapshotEvidence
-from replay.log.known_lives import KnownLife, known_lives, lives_of_log, peers_met
+from replay.log.evidence import (
+    PINNED,
+    BlockRun,
+    DirectoryFault,
+    GroupEvidence,
+    KnownLife,
+    KnownStart,
+    NodeEvidence,
+    PeersMet,
+    SnapshotEvidence,
+)
 from snapshot.catalog import list_snapshots
 
+BOOK_PATH: Final = (CLUSTER_FOLDER, "peers.json")
 LOOKS_MAX: Final = 10  # at the directory of a running node, which may recycle between two file names
 
 
@@ -282,3 +301,48 @@ def survey_anyway(files: Files, directory: str, instance: Instance) -> tuple[Sur
         sequences = [found for name in files.listdir(os.path.join(directory, LOG_FOLDER)) if (found := segment_sequence(name))]
         hard = HardStateValues(identity_text(instance.identity), min(sequences, default=1), max(sequences, default=1))
         return survey_log(files, directory, instance, hard_state=hard), [DirectoryFault.of(error)]
+
+
+def lives_of_log(stated: Iterable[Stated]) -> dict[int, KnownLife]:
+    """What the newest MEMBER entries state, committed or not. Raises: KeyError, TypeError, ValueError."""
+    found = {}
+    for of in stated:
+        member = ClusterMember.from_json(of.value)
+        former = frozenset(incarnation.hex() for incarnation in member.former)
+        found[member.node] = KnownLife(member.incarnation.hex(), former, (of.term, of.index))
+    return found
+
+
+def peers_met(files: Files, directory: str, identity: Identity) -> PeersMet:
+    """What the book of peers says; nothing where there is none, or none that can be relied on."""
+    path = os.path.join(directory, *BOOK_PATH)
+    if not files.exists(path):
+        return PeersMet()
+    try:
+        value = decode_checked(files.read_file(path, bytes_max=DOCUMENT_BYTES_MAX))
+        # A book that is damaged, or of another node or life, states nothing.
+        if (value["node_id"], value["incarnation"]) != (identity.node_id, identity.incarnation.hex()):
+            return PeersMet()
+        records = {int(node): of for node, of in value["peers"].items()}
+        lives = {node: KnownLife(str(of["incarnation"]), frozenset(of["former"]), PINNED) for node, of in records.items()}
+        confirmed = frozenset(node for node, of in records.items() if of["confirmed"])
+        earlier = tuple(str(process) for process in value.get("earlier", ()))
+        start = KnownStart(str(value["incarnation"]), int(value["starts"]), str(value.get("process", "")), earlier)
+        peers = {
+            node: KnownStart(str(of["incarnation"]), int(of["start"][0]), str(of["start"][1]))
+            for node, of in records.items()
+            if of["start"] is not None
+        }
+        return PeersMet(lives, confirmed, start, peers)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return PeersMet()
+
+
+def known_lives(log: Mapping[int, KnownLife], book: Mapping[int, KnownLife]) -> dict[int, KnownLife]:
+    """Both together: the log's word counts, and what either calls over is over."""
+    found = dict(book)
+    for node, life in log.items():
+        pinned = book.get(node)
+        former = life.former | (pinned.former if pinned is not None else frozenset())
+        found[node] = KnownLife(life.incarnation, former, life.place)
+    return dict(sorted(found.items()))

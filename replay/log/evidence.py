@@ -15,8 +15,8 @@ from cmdlog.wal.fault_log import FaultRecord
 from cmdlog.wal.format.cluster_record import FaultSet
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.group_state import GroupState, Stated
-from replay.log.known_lives import KnownLife, KnownStart
 
+PINNED: Final = (0, 0)  # the place of what only the book states
 BOOTSTRAP_INDEX: Final = 1  # of the configuration that a group is made with: it was never put to the vote
 
 
@@ -131,6 +131,47 @@ class DirectoryFault:
         place = f" in {self.path}" if self.path and self.path not in self.what else ""
         place += f" at offset {self.offset}" if self.offset is not None and "offset" not in self.what else ""
         return f"{self.what}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLife:
+    """What a directory knows of one node's disk."""
+
+    incarnation: str  # in hexadecimal; "" while another one is expected
+    former: frozenset[str]  # lives that are over, for ever
+    place: tuple[int, int]  # term and index of the MEMBER entry, PINNED without one
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStart:
+    """A start of a node's directory, as a book has it."""
+
+    incarnation: str
+    number: int
+    process: str  # a random number, in hexadecimal; "" where a book of an older version does not say it
+    earlier: tuple[str, ...] = field(default=(), compare=False)  # of the starts just before it, oldest first
+
+    def is_older(self, met: KnownStart) -> bool:
+        """Whether this last start of a directory shows that another directory of the same life was met.
+
+        An old copy that was started again may have counted further than what was met: then the start of that number was another
+        process's.
+        """
+        if self.incarnation != met.incarnation:
+            return False
+        back = self.number - met.number
+        starts = (*self.earlier, self.process)
+        return back < 0 or (back < len(starts) and starts[-1 - back] not in ("", met.process))
+
+
+@dataclass(frozen=True, slots=True)
+class PeersMet:
+    """What a book of peers says."""
+
+    lives: Mapping[int, KnownLife] = field(default_factory=dict)  # of the peers
+    confirmed: frozenset[int] = frozenset()  # peers that have pinned the life of this directory
+    start: KnownStart | None = None  # the last one of this directory, counted before anybody hears of it; None: unknown
+    peers: Mapping[int, KnownStart] = field(default_factory=dict)  # the last start of each that was met
 
 
 @dataclass(frozen=True, slots=True)

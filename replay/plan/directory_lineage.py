@@ -26,8 +26,7 @@ from typing import Final
 from cmdlog.wal.fault_log import FaultRecord
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import ForkedFaultLogs
-from replay.log.evidence import BOOTSTRAP_INDEX, EMPTY, NodeEvidence
-from replay.log.known_lives import PINNED, KnownLife
+from replay.log.evidence import BOOTSTRAP_INDEX, EMPTY, PINNED, KnownLife, NodeEvidence
 
 FIRST_TERM: Final = 1  # of the entries that a cluster is made with, in which no one has voted
 MADE_WITH_MAX: Final = 4  # entries of the cluster group: members, shape, code, environment

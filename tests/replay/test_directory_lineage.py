@@ -9,8 +9,7 @@ import pytest
 
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import TwoCopies
-from replay.log.evidence import BlockRun, GroupEvidence, NodeEvidence, StatedConfiguration
-from replay.log.known_lives import PINNED, KnownLife, KnownStart
+from replay.log.evidence import PINNED, BlockRun, GroupEvidence, KnownLife, KnownStart, NodeEvidence, StatedConfiguration
 from replay.plan.authority import Use, decide
 from replay.plan.directory_lineage import ended_lives
 

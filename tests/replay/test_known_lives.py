@@ -12,7 +12,8 @@ from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.group_state import Stated
-from replay.log.known_lives import BOOK_PATH, PINNED, KnownLife, KnownStart, PeersMet, known_lives, lives_of_log, peers_met
+from replay.log.collect_evidence import BOOK_PATH, known_lives, lives_of_log, peers_met
+from replay.log.evidence import PINNED, KnownLife, KnownStart, PeersMet
 
 ME = Identity(b"cluster-number-1", 1, b"my-life!")
 FIRST, SECOND = b"1st-life", b"2nd-life"

@@ -25,7 +25,8 @@ from cmdlog.wal.format.checked_json import read_checked
 from cmdlog.wal.format.json_reader import DEPTH_MAX, VALUES_MAX, BadJson, load_document, read_document, whole_number
 from cmdlog.wal.format.record import BadRecord, RecordKind, decode_record, encode_record
 from replay.errors import BadPlan
-from replay.log.known_lives import BOOK_PATH, PeersMet, peers_met
+from replay.log.collect_evidence import BOOK_PATH, peers_met
+from replay.log.evidence import PeersMet
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.node_plan import Plan
 from snapshot.archive.archive_retention import PROMISE_NAME, read_promise

@@ -16,7 +16,7 @@ refused and started again counts on, and would pass what was met.
 A disk that was made by copy has met nobody itself, and would hear an old copy that every other node refuses. So its book begins
 with what the source of the copy had met (`begin_book`).
 
-A recovery from several directories reads the same from their books (`replay.log.known_lives`).
+A recovery from several directories reads the same from their books (`replay.log.collect_evidence`).
 """
 
 from __future__ import annotations
