@@ -20,14 +20,6 @@ from replay.recover.to_directory import rebuild
 from tests.replay.rig import BEGIN, CLOCK, DEPOSIT, DRIFT, MIRROR, TRAP, Rig, balances_of, make_bundle
 
 
-@pytest.fixture
-def rig(tmp_path: Path) -> Rig:
-    """A node with some deposits behind it, running."""
-    rig = Rig(tmp_path)
-    rig.deposits(6)
-    return rig
-
-
 def diverge(rig: Rig, out: Path, *, workers: int = 0) -> DivergencePlace:
     """Where a recovery to another place diverges."""
     with pytest.raises(Divergence) as caught:

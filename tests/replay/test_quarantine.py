@@ -28,14 +28,6 @@ from replay.state.trust import read_position, state_path
 from tests.replay.rig import CLOCK, DEPOSIT, DRIFT, MIRROR, TRAP, Rig, balances_of, make_bundle
 
 
-@pytest.fixture
-def rig(tmp_path: Path) -> Rig:
-    """A node with some deposits behind it, running."""
-    rig = Rig(tmp_path)
-    rig.deposits(6)
-    return rig
-
-
 def set_aside(rig: Rig, out: Path, *, hang_after_s: float = 60) -> RecoveryReport:
     """A recovery to another place that sets calls aside."""
     planned = make_plan(rig.files, rig.directory, PAST)

@@ -17,14 +17,6 @@ from replay.state.set_aside_state import kept_path
 from tests.replay.rig import DRIFT, Rig, balances_of
 
 
-@pytest.fixture
-def rig(tmp_path: Path) -> Rig:
-    """A node with some deposits."""
-    rig = Rig(tmp_path)
-    rig.deposits(6)
-    return rig
-
-
 def diverge(rig: Rig, workers: int = 0) -> Divergence:
     """How a start fails."""
     wal = Log.open(rig.files, rig.directory)

@@ -18,7 +18,7 @@ from replay.errors import NoLogs, ReplayError
 from replay.plan.authority import decide
 from replay.spark.base.filesystems import check_node, open_place
 from replay.spark.base.options import ReadOptions
-from replay.spark.reading.chosen_logs import Logs, NodeLog, open_each, open_logs
+from replay.spark.reading.chosen_logs import NodeLog, open_each, open_logs
 from replay.spark.reading.read_plan import choose
 from replay.spark.reading.segment_index import SegmentLook
 from snapshot.catalog import list_archived, list_snapshots
@@ -51,8 +51,9 @@ def _segments(options: ReadOptions) -> Iterator[Row]:
 
     Of a damaged segment each stretch that can be read has rows of its own.
     """
-    logs = _looked_through(options)
+    logs = open_logs(options.paths, fail=False)
     for log in logs.logs:
+        log.read(dict.fromkeys(logs.partitions), fail=False)
         for look in log.looks:
             segment = look.segment
             name = os.path.basename(segment.path)
@@ -130,13 +131,6 @@ def _each_fault(log: NodeLog) -> Iterator[tuple[str | None, int | None, int | No
     for snapshot in log.evidence.snapshots:
         if snapshot.problem:
             yield snapshot.name, None, None, f"snapshot: {snapshot.problem}"
-
-
-def _looked_through(options: ReadOptions) -> Logs:
-    logs = open_logs(options.paths, fail=False)
-    for log in logs.logs:
-        log.read(dict.fromkeys(logs.partitions), fail=False)
-    return logs
 
 
 def _moment(txn_id: int) -> datetime:
