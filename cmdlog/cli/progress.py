@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from replay.recover.execute import RecoveryProgress
-    from replay.recover.progress import CallRate
-    from replay.repartition.repartition import Moved
+    from replay.results import Pace
 
 ROWS: Final = -1  # number of the bar that shows rows
 Tell = Callable[["RecoveryProgress"], None]
@@ -49,15 +48,15 @@ class ProgressDisplay:
         if self._bar is not None:
             self._bar.stop()
 
-    def moved(self, moved: Moved) -> None:
+    def moved(self, moved: Pace) -> None:
         """Rows on their way to other partitions."""
         if self._bar is None:
             return
         if ROWS not in self._tasks:
             self._tasks[ROWS] = self._bar.add_task("move rows", total=None, pace="")
         left = f"{moved.left_s:.0f} s left" if moved.left_s is not None else ""
-        pace = f"{moved.rows:,} rows, {moved.rate:,.0f}/s {left}"
-        self._bar.update(self._tasks[ROWS], completed=moved.rows, total=moved.rows_total, pace=pace)
+        pace = f"{moved.done:,} rows, {moved.rate:,.0f}/s {left}"
+        self._bar.update(self._tasks[ROWS], completed=moved.done, total=moved.total, pace=pace)
 
     def _show_progress(self, progress: RecoveryProgress) -> None:
         self._show(None, progress)
@@ -66,7 +65,7 @@ class ProgressDisplay:
                 self._tasks[partition] = self._bar.add_task(f"  partition {partition}", total=None, pace="")
             self._show(partition, pace)
 
-    def _show(self, partition: int | None, pace: CallRate) -> None:
+    def _show(self, partition: int | None, pace: Pace) -> None:
         left = f"{pace.left_s:.0f} s left" if pace.left_s is not None else ""
-        text = f"{pace.calls:,} calls, {pace.rate:,.0f}/s {left}"
-        self._bar.update(self._tasks[partition], completed=pace.calls, total=pace.calls_total, pace=text)
+        text = f"{pace.done:,} calls, {pace.rate:,.0f}/s {left}"
+        self._bar.update(self._tasks[partition], completed=pace.done, total=pace.total, pace=text)

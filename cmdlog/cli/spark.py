@@ -173,15 +173,15 @@ class _Bar:
 
     def _show_progress(self, progress: RecoveryProgress) -> None:
         now = time.monotonic()
-        if now - self._told_at < TELL_EVERY_S and progress.calls < progress.calls_total:
+        if now - self._told_at < TELL_EVERY_S and progress.done < progress.total:
             return
         self._told_at = now
-        done = sum(pace.calls >= pace.calls_total for pace in progress.partitions.values())
+        done = sum(pace.done >= pace.total for pace in progress.partitions.values())
         value = {
             "progress": {
                 "job": self._name,
-                "calls": progress.calls,
-                "calls_total": progress.calls_total,
+                "calls": progress.done,
+                "calls_total": progress.total,
                 "partitions_done": done,
                 "partitions": len(progress.partitions),
                 "elapsed_s": round(progress.elapsed_s, 1),

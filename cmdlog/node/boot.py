@@ -346,7 +346,7 @@ def reporter(progress: Callable[[Any], None] | None) -> Callable[[RecoveryProgre
 
     def report(step: RecoveryProgress) -> None:
         left = None if step.left_s is None else round(step.left_s, 1)
-        progress({"step": "replay", "calls": step.calls, "percent": round(step.percent, 1), "left_s": left})
+        progress({"step": "replay", "calls": step.done, "percent": round(step.percent, 1), "left_s": left})
 
     return report
 

@@ -29,8 +29,7 @@ from replay.recover.execute import RecoveryProgress, RecoveryReport, ReplayTerms
 from replay.recover.new_directory import CreationMarker, NewNodeDirectory
 from replay.recover.quarantine import Aside, QuarantineFile, joined
 from replay.recover.to_directory import reborn, unfinished_node, with_stated_set
-from replay.repartition.repartition import Moved
-from replay.results import PartitionResult
+from replay.results import Pace, PartitionResult
 
 Tell = Callable[[RecoveryProgress], None]
 
@@ -41,7 +40,7 @@ def rebuild_jointly(
     out: str,
     *,
     partitions: int | None = None,
-    moved: Callable[[Moved], None] = lambda _moved: None,
+    moved: Callable[[Pace], None] = lambda _moved: None,
     accept_data_loss: bool = False,
     **terms: Unpack[ReplayTerms],
 ) -> RecoveryReport:
@@ -125,7 +124,7 @@ def _passed(plan: JointPlan, target: Target) -> dict[int, int]:
 
 
 def _shifted(tell: Tell, done: int, total: int, began: float) -> Tell:
-    return lambda found: tell(replace(found, calls=done + found.calls, calls_total=total, elapsed_s=time.monotonic() - began))
+    return lambda found: tell(replace(found, done=done + found.done, total=total, elapsed_s=time.monotonic() - began))
 
 
 def _added(before: PartitionResult, after: PartitionResult) -> PartitionResult:

@@ -12,39 +12,16 @@ from typing import Final
 
 from cmdlog.work_progress import count_progress
 from replay.plan.node_plan import Plan
+from replay.results import Pace
 
 DISPLAY_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class CallRate:
-    """How many calls are done, of how many, and how fast."""
-
-    calls: int
-    calls_total: int
-    elapsed_s: float  # of this run
-    calls_before: int = 0  # of `calls`, that an earlier run did
-
-    @property
-    def rate(self) -> float:
-        """Calls per second so far."""
-        return (self.calls - self.calls_before) / self.elapsed_s if self.elapsed_s > 0 else 0.0
-
-    @property
-    def percent(self) -> float:
-        return 100.0 * self.calls / self.calls_total if self.calls_total else 100.0
-
-    @property
-    def left_s(self) -> float | None:
-        """Estimate; None before anything was measured."""
-        return (self.calls_total - self.calls) / self.rate if self.rate > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryProgress(CallRate):
+class RecoveryProgress(Pace):
     """Progress of a recovery."""
 
-    partitions: Mapping[int, CallRate] = field(default_factory=dict)  # those that have calls to replay
+    partitions: Mapping[int, Pace] = field(default_factory=dict)  # those that have calls to replay
     waiting: str = ""  # why some partition does not get on
 
 
@@ -56,7 +33,7 @@ class RecoveryMeter:
         self._totals = {part.partition: part.calls for part in plan.partitions if part.calls}
         self._total = sum(self._totals.values())
         self._before: dict[int, int] = {}
-        self._paces: dict[int, CallRate] = {p: CallRate(0, total, 0.0) for p, total in self._totals.items()}
+        self._paces: dict[int, Pace] = {p: Pace(0, total, 0.0) for p, total in self._totals.items()}
         self._reported_at = 0.0
 
     def resume_partition(self, partition: int, left: int) -> None:
@@ -70,8 +47,8 @@ class RecoveryMeter:
         now, before = time.monotonic(), self._before.get(partition, 0)
         if partition in self._totals:
             total = self._totals[partition]  # what an earlier run did is an estimate
-            self._paces[partition] = CallRate(min(total, before + calls), total, now - self._began, before)
-        done = sum(pace.calls for pace in self._paces.values())
+            self._paces[partition] = Pace(min(total, before + calls), total, now - self._began, before)
+        done = sum(pace.done for pace in self._paces.values())
         if now - self._reported_at >= DISPLAY_EVERY_S or done >= self._total:
             self._reported_at = now
             self._tell(RecoveryProgress(done, self._total, now - self._began, sum(self._before.values()), dict(self._paces)))
@@ -79,5 +56,5 @@ class RecoveryMeter:
     def end(self) -> None:
         """Every partition is at its end."""
         elapsed = time.monotonic() - self._began
-        self._paces = {p: CallRate(total, total, elapsed, self._before.get(p, 0)) for p, total in self._totals.items()}
+        self._paces = {p: Pace(total, total, elapsed, self._before.get(p, 0)) for p, total in self._totals.items()}
         self._tell(RecoveryProgress(self._total, self._total, elapsed, sum(self._before.values()), dict(self._paces)))

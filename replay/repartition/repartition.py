@@ -21,7 +21,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import apsw
@@ -54,7 +54,7 @@ from replay.repartition.rows import (
     write_homes,
 )
 from replay.repartition.sessions import open_sessions
-from replay.results import PartitionResult
+from replay.results import Pace, PartitionResult
 from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
 from snapshot.catalog import remove_state
 
@@ -62,28 +62,6 @@ REPORT_EVERY_ROWS: Final = 20_000
 OF_CLUSTER: Final = frozenset({"partitions", "slots", "key_policy"})  # in the cluster group's configuration alone
 HOMES_NAME: Final = "homes.sqlite"  # see `replay.repartition.rows`
 NEW_FOLDER: Final = "reshaped"  # below state/, until all new states are made
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Progress of moving rows."""
-
-    rows: int
-    rows_total: int
-    elapsed_s: float
-
-    @property
-    def rate(self) -> float:
-        return self.rows / self.elapsed_s if self.elapsed_s > 0 else 0.0
-
-    @property
-    def percent(self) -> float:
-        return min(100.0, 100.0 * self.rows / self.rows_total) if self.rows_total else 100.0
-
-    @property
-    def left_s(self) -> float | None:
-        """Estimate; None before anything was measured."""
-        return max(0, self.rows_total - self.rows) / self.rate if self.rate > 0 else None
 
 
 def check_shape(groups: GroupStates, partitions: int, instance: Instance) -> Instance:
@@ -110,7 +88,7 @@ def reshape(
     groups: GroupStates,
     *,
     partitions: int,
-    progress: Callable[[Moved], None] = lambda _moved: None,
+    progress: Callable[[Pace], None] = lambda _rows: None,
     replacing: Callable[[], None] = lambda: None,
 ) -> list[PartitionResult]:
     """Turns the states in `out` and the `groups`, which end where those are, into those of so many partitions.
@@ -138,7 +116,7 @@ def _stands(out: str, partition: int) -> PartitionResult:
 class _Reshaping:
     """One recovery into another number of partitions."""
 
-    def __init__(self, files: Files, out: str, groups: GroupStates, new: int, progress: Callable[[Moved], None]) -> None:
+    def __init__(self, files: Files, out: str, groups: GroupStates, new: int, progress: Callable[[Pace], None]) -> None:
         self._files, self._out, self._groups, self._new = files, out, groups, new
         self._old = groups.cluster.partitions
         self._began, self._progress = time.monotonic(), progress
@@ -260,7 +238,7 @@ class _Reshaping:
 
     def _report_progress(self, *, last: bool = False) -> None:
         rows = self._rows_total if last else self._rows
-        self._progress(Moved(rows, self._rows_total, time.monotonic() - self._began))
+        self._progress(Pace(rows, self._rows_total, time.monotonic() - self._began))
 
     # -- files -----------------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def break_off(rig: Rig, out: Path, *, after: int) -> None:
 
     def stop(progress: RecoveryProgress) -> None:
         nonlocal done
-        done = progress.calls
+        done = progress.done
         if done >= after:
             raise KeyboardInterrupt
 

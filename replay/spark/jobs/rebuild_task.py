@@ -62,7 +62,7 @@ class StateRebuild:
         return result
 
     def _report_progress(self, progress: RecoveryProgress) -> None:
-        self.note(self.calls + progress.calls - progress.calls_before)
+        self.note(self.calls + progress.done - progress.before)
 
     def _index(self) -> int:
         position = self.target.trust.position(self.partition)
