@@ -38,7 +38,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     defects.LEADERSHIP: ("member/test_leadership.py",),
     defects.STEPS: ("member/test_leader_steps.py",),
     defects.TAKEOVER: ("member/test_takeover.py",),
-    defects.STATER: ("member/test_consensus_stater.py",),
+    defects.STATER: ("member/test_leader_steps.py",),
     defects.EVENTS: ("member/test_member.py",),
     **OF_MODULES,
     defects.BOOK: ("cluster/transport/test_peer_book.py",),

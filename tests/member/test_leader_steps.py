@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.entry_gate import HalfSkip
+from cmdlog.member.leading.consensus_stater import ConsensusStater
 from cmdlog.member.leading.leader_steps import LeaderSteps
 from cmdlog.member.leading.leadership import Standing
 from cmdlog.node.deploying.code_change import Wait
 from cmdlog.node.deploying.deploy_errors import MigrationRefused, SiteLost, SwitchUnfinished
+from cmdlog.node.outcome import CallRefused
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS
 from procedures.storage.state import PartitionState
@@ -159,3 +161,17 @@ def test_keys_come_from_the_states_of_all_partitions(parts: Parts, tmp_path: Pat
     parts.stater.ground = SimpleNamespace(directory=str(tmp_path))
     LeaderSteps(*given, stater=parts.stater, missing=list).load_keys()
     assert loaded == ["clear", *enumerate(paths)]
+
+
+def test_change_ends_where_its_code_is_not_committed() -> None:
+    """No table is touched then."""
+    lost: Any = CallRefused("the term is over")
+    machine = SimpleNamespace(state=lambda kind, value, done: done(lost))
+    consensus: Any = SimpleNamespace(machine=machine, driver=SimpleNamespace(lock=threading.RLock(), wake=lambda: None))
+    parts: Any = SimpleNamespace(sequencer=SimpleNamespace(intake=None))
+    leadership: Any = SimpleNamespace(standing=Standing.LEADING, terms=(1,))
+    bare: Any = SimpleNamespace()
+    stater = ConsensusStater(bare, parts, bare, consensus, bare, leadership, terms=(1,))
+    code: Any = SimpleNamespace(is_logged=False, version=2, value={})
+    with pytest.raises(SwitchUnfinished, match="the term is over"):
+        list(stater.state(code, {}))

@@ -30,7 +30,7 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     troubles = PartitionHealth(str(tmp_path))
     sequencer = SimpleNamespace(admission=SimpleNamespace(refusal=None), replicated=SimpleNamespace(suspended=False))
     nothing: Any = SimpleNamespace()
-    desk = SimpleNamespace(troubles=troubles, broken=print)
+    desk = SimpleNamespace(troubles=troubles, broken=print, changes=nothing)
     stalls = list[SiteStall]()
     sites, wal = SimpleNamespace(stalls=lambda _now: stalls), SimpleNamespace(room_bytes=2, disk_full=None)
     peers = [SimpleNamespace(node=2, met_later=False)]
@@ -40,7 +40,9 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
         marks=nothing, peers=lambda: peers, missing_members=list,
     )  # fmt: skip
     node: Any = SimpleNamespace(desk=desk, sites=sites, sequencer=sequencer, keys=())
-    ground: Any = SimpleNamespace(directory="", work=RunningWork(), settings=SimpleNamespace(call_bytes_max=1), wal=wal)
+    ground: Any = SimpleNamespace(
+        directory="", work=RunningWork(), settings=SimpleNamespace(call_bytes_max=1, partitions=2), wal=wal
+    )
     parts = make_leading(ground, node, consensus, nothing)
     troubles.begin_trouble([1], "diverged", "entry 7")
     parts.look_at_fitness()

@@ -4,7 +4,7 @@ One rule: for the terms it began in. When these are over, the next leader comple
 that cannot complete what it has stated, as where the majority stalls, resigns: who takes over does it, however long it takes.
 
 CATALOG is committed before a SCHEMA entry is placed: each group commits by itself, and a SCHEMA entry with migrations waits at
-each node for its code (`cmdlog.cluster.code_gate`), which would never come.
+each node for its code (`cmdlog.cluster.entry_gate`), which would never come.
 """
 
 from __future__ import annotations
