@@ -16,8 +16,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from cmdlog.cli.cli_errors import explain
+from cmdlog.cli.server import serve
 from cmdlog.cli.server.serve import naming, stopped_in_order
 from cmdlog.cli.server.start_report import StartReport, tell_start
+from cmdlog.member.rejoin.life_end import CopyNeeded
 from cmdlog.node.node import Node
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.site_child import NotStarted
@@ -167,3 +169,13 @@ def test_start_names_what_it_was_not_rebuilt_from() -> None:
     passed = [{"name": "p0000-17", "why": "image.sqlite has changed"}]
     part = {"partition": 0, "from": "snapshot", "why": "the newest whole one", "replayed_calls": 1, "passed": passed}
     assert tell_start(part).endswith("1 calls replayed; not from p0000-17: image.sqlite has changed")
+
+
+def test_node_that_has_to_be_copied_runs_its_command_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its own process, once everything is printed: the same words, as whoever started it gave them."""
+    done = list[object]()
+    monkeypatch.setattr(serve, "end_output", lambda: done.append("printed"))
+    monkeypatch.setattr(os, "execv", lambda *command: done.append(command))
+    with serve.restarted_for_copy():
+        raise CopyNeeded("no log holds what it lacks")
+    assert done == ["printed", (sys.executable, [sys.executable, *sys.orig_argv[1:]])]

@@ -186,7 +186,7 @@ OF_STORIES: Final = (
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     PLAN: ("cluster/membership/test_member_plan.py", "cluster/sim/members/test_member_stories.py"),
-    SIGHT: ("cluster/sim/members/test_member_stories.py",),
+    SIGHT: ("cluster/membership/test_membership_view.py", "cluster/sim/members/test_member_stories.py"),
     REQUESTS: ("cluster/membership/test_member_requests.py",),
     RECONCILER: ("cluster/sim/members/test_member_stories.py",),
     SETS: ("cluster/membership/test_fault_sets.py",),
