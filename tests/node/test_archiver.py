@@ -306,6 +306,48 @@ def test_window_lets_go_of_what_is_older_and_of_nothing_else(tmp_path: Path) -> 
         make_plan(RealFiles(), rig.directory, PAST, until=rig.history[7][0])
 
 
+def test_snapshots_that_only_save_time_make_room_first(tmp_path: Path) -> None:
+    """Before the log stops, snapshots go without which every moment is there; the base of the window is never among them."""
+    rig = ArchiveRig(tmp_path, segments=10)
+    rig.rotate(6)
+    rig.archiver.stop()  # it may be copying a snapshot still
+    spare, used = {name for name in rig.names() if name.startswith("snap-")}, rig.archiver.status()["bytes"]
+    rig.rules = Rules(window_s=FOREVER_S, bytes_max=used + SEGMENT_BYTES, when_full="stop")
+    rig.attach()
+    rig.rotate(1)
+
+    def left() -> list[str]:
+        return [name for name in rig.names() if name.startswith("snap-")]
+
+    wait_for(lambda: spare - {*left()}, why=left)
+    assert {name.split("-")[3] for name in left()} == {"p0000", "p0001"}
+    assert not rig.archiver.problem
+    assert rig.archiver.status()["oldest_txn"] == "0"
+    rig.close()
+
+
+def test_shorten_never_gives_up_what_a_point_pins(tmp_path: Path) -> None:
+    """The window gives way, the recovery point does not."""
+    rig = ArchiveRig(tmp_path, rules={"bytes_max": 8 * SEGMENT_BYTES, "when_full": "shorten"}, segments=6)
+    rig.rotate(2)
+    point, balances = rig.point(), rig.history[-1][1]
+    rig.rotate(10)
+    rig.close()
+    assert rig.recovered(tmp_path / "out", point.txn_id) == balances
+
+
+def test_shorten_waits_with_a_segment_that_a_point_pins(tmp_path: Path) -> None:
+    """It is no part of the window that gives way: the log stands still until there is room."""
+    rig = ArchiveRig(tmp_path, rules={"bytes_max": SEGMENT_BYTES // 2, "when_full": "shorten"}, segments=10)
+    rig.deposits(20)
+    rig.point()
+    rig.deposits(30)
+    for _ in range(2):
+        rig.snapshots_of_all()
+    wait_for(lambda: "archive_bytes_max" in rig.archiver.problem)
+    rig.close()
+
+
 def test_clock_an_hour_back_does_not_shorten_the_window(tmp_path: Path) -> None:
     """The begin of the window goes back with the clock: everything that was there stays."""
     rig = ArchiveRig(tmp_path, rules={"window_s": 0.15}, segments=6)

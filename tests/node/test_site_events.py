@@ -84,6 +84,15 @@ def test_a_durable_skip_is_given_to_the_next_site(tmp_path: Path) -> None:
     assert made._skips == [(0, 1, 3)]
 
 
+def test_a_call_on_all_partitions_is_skipped_on_all(tmp_path: Path) -> None:
+    """In one statement: the copies of a replicated table stay equal, also when they are rebuilt."""
+    log = Log(CallOutcome(0, 1, b""))
+    made = make_desk(tmp_path, log)
+    made.skip(HUNG, [(0, 1), (1, 4)])
+    assert [entry["index"] for entry in log.entries] == [1, 4]
+    assert made._skips == [(0, 1, 3), (1, 4, 3)]
+
+
 @pytest.mark.parametrize(
     ("kind", "attempts", "why"),
     [

@@ -32,6 +32,7 @@ from cmdlog.member.rejoin.rejoin_ground import RejoinGround
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import ProcessStart
 from cmdlog.wal.directory.instance import load_instance
+from cmdlog.wal.fault_record import encode_fault, make_record
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.group_state import GroupState, GroupStates, Stated
@@ -104,12 +105,13 @@ def read_offer(cluster: ClusterFile, directory: Path) -> OfferedCopy:
                 crc = int(google_crc32c.value(content))
                 files.append(CopyFile(len(files), partition, f"{link.name}/{name}", len(content), crc))
                 contents.append(content)
+    record = make_record(instance.identity.cluster_id, None, failed=[3], epoch=1, term=2, author=1)
     log = LogShape(instance.segment_bytes, instance.segments, instance.log_reserve_bytes)
     offered = CopyManifest(
         copy=bytes(16),
         source=SOURCE,
         groups=groups,
-        faults=(),
+        faults=(encode_fault(instance.identity.cluster_id, record),),
         log=log,
         files=tuple(files),
         partitions=places,

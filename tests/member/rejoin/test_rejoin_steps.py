@@ -92,6 +92,7 @@ def check_made(directory: Path, offer: OfferedCopy) -> None:
     assert {snapshot.partition for snapshot in snapshots} == {0, 1}
     assert rows_of(directory) == rows_of(offer.directory)
     assert read_peers(FILES, str(directory), instance.identity) == offer.manifest.peers
+    assert [record.failed for record in read_faults(FILES, str(directory), instance.identity)] == [{3}]
     log = Log.open(FILES, str(directory))
     log.close()
     left = set(os.listdir(directory)) - {"log", "state", "snapshots", "archive", "faults", "cluster", "instance.json", "LOCK"}
