@@ -25,7 +25,8 @@ from procedures.execution.outcome_bodies import SKIPPED
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.idempotency.session_calls import NumberedNames, sent_name
 from procedures.storage.state import PartitionState
-from replay.engine import CatalogMissing, Catalogs, PartitionEngine, names_of
+from procedures.wire.sent_request import SentParameters, call_text
+from replay.engine import CatalogMissing, Catalogs, PartitionEngine, invocations, names_of
 from replay.errors import Divergence, Poison
 from replay.recover.partition_replay import stop_at_migration
 from tests.procedures.migration.people import ChangingSite
@@ -206,3 +207,17 @@ def test_names_of_a_batch_are_those_that_its_record_holds(keys: list[bytes] | No
     names = names_of(batch)
     assert (None if names is None else list(names)) == batch.key_list()
     assert isinstance(names, NumberedNames) is in_columns
+
+
+def test_calls_bear_the_hashes_of_what_their_callers_sent() -> None:
+    """As they were logged, also where a batch is cut: by them a retry is known after a recovery."""
+    sent = SentParameters("bump", ["id", "amount"], {"id": 1}, [1, 1])
+    batch = decode_batch(
+        decode_record(
+            encode_batch(
+                partition=0, term=1, index=1, catalog=1, txn_ids=[txn_at(0), txn_at(1)], procedures=[0, 0],
+                params=[call_text(sent), b"[2,1]"], keys=[b"a" * 16, b"b" * 16],
+            )
+        )
+    )  # fmt: skip
+    assert [list(invocations(batch, (), count).sent) for count in (-1, 1)] == [[sent.request(), 0], [sent.request()]]

@@ -107,6 +107,16 @@ def test_later_calls_on_the_same_rows_are_listed(rig: Rig, tmp_path: Path) -> No
     assert balances_of(str(tmp_path / "out")) == rig.balances
 
 
+def test_batch_that_is_run_again_with_savepoints_lists_each_call_once(rig: Rig, tmp_path: Path) -> None:
+    """A call that fails after it began to change rows makes the batch run again; what was noted first does not count."""
+    rig.batch(0, [(DRIFT, [0])])
+    index = rig.batch(0, [(DEPOSIT, [0, 7]), (DEPOSIT, [0, 7]), (MIRROR, [0, 999]), (DEPOSIT, [2, 7])])
+    rig.close()
+    (aside,) = here(rig, tmp_path / "out")
+    assert [(touch.index, touch.position) for touch in aside.touches[0]] == [(index, 0), (index, 1)]
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
 def test_calls_that_read_the_missing_rows_answer_otherwise_and_pass_it_on(rig: Rig, tmp_path: Path) -> None:
     """A call that carries the missing amount on is no new divergence; its own rows are in question from then on."""
     rig.batch(0, [(DRIFT, [0])])
