@@ -140,6 +140,19 @@ def test_refusal_of_all_is_raised(keys: list[bytes]) -> None:
     assert sum(map(len, setting.sequencer.streams)) == 2
 
 
+@pytest.mark.parametrize(("name", "params"), [("bump", [1, 1]), ("set_rate", ["r", 1])], ids=["one", "all"])
+def test_refused_call_gives_its_key_back(name: str, params: list[Any]) -> None:
+    """A flood of refusals fills no table, and the key may be used for another call."""
+    setting = Setting()
+    setting.sequencer.refusal = Overloaded("many")
+    with pytest.raises(Overloaded):
+        setting.router.place(ROUTES[name], params, b"k" * 16, setting.done(0), None)
+    assert len(setting.router.keys) == 0
+    setting.sequencer.refusal = None
+    setting.router.place(ROUTES[name], params, b"k" * 16, setting.done(0), None)
+    assert len(setting.router.keys) == 1
+
+
 def test_call_with_a_name_bears_the_hash_of_what_its_caller_sent() -> None:
     """Where the code has added to that, such as a default that is made: by the hash a retry is known again."""
     params = SentParameters("bump", ["id", "amount"], {"id": 1}, [1, 1])
