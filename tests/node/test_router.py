@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from cmdlog.node.outcome import CallOutcome, CallRefused, CodeChanged, Done, Durability, Overloaded, Reply
 from cmdlog.node.placing.key_owners import make_owners
 from cmdlog.node.placing.router import BoundCode, Placed, Router
+from cmdlog.node.placing.session_owners import EXPIRED, FULL
 from cmdlog.node.sequencing.flight import CallRow
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route, make_routes
 from cmdlog.node.telemetry.stage_timings import StageTimings
+from procedures.idempotency.known_outcome import Status
 from procedures.idempotency.session_calls import sent_name
 from procedures.wire.sent_request import SentParameters, call_text
 from tests.node.apps.faulty import db
@@ -44,6 +46,7 @@ class Placings:
 
     def add(self, partition: int, procedure: int, params: bytes, key: bytes, done: Done, *, lax: bool, catalog: int) -> None:
         self.check(catalog)
+        self.done = done
         self.streams[partition].append((procedure, params, key, lax))
 
     def add_many(self, calls: Sequence[CallRow], *, catalog: int) -> None:
@@ -134,6 +137,7 @@ def test_refusal_of_all_is_raised(keys: list[bytes]) -> None:
     calls = [setting.call(at, (ROUTES["bump"], [1, 1], key, None)) for at, key in enumerate(keys)]
     with pytest.raises(Overloaded):
         setting.router.place_many(calls)
+    assert len(setting.router.keys) == 0
     setting.sequencer.refusal = None
     setting.router.place_many(calls)
     assert setting.replies == {}
@@ -151,6 +155,27 @@ def test_refused_call_gives_its_key_back(name: str, params: list[Any]) -> None:
     setting.sequencer.refusal = None
     setting.router.place(ROUTES[name], params, b"k" * 16, setting.done(0), None)
     assert len(setting.router.keys) == 1
+
+
+@pytest.mark.parametrize(("status", "kept"), [(Status.OK, 1), (Status.KEY_REUSED, 1), (Status.SESSIONS_FULL, 0)])
+def test_key_of_which_nothing_was_stored_is_free(status: Status, kept: int) -> None:
+    """As the answer says."""
+    setting = Setting()
+    setting.router.place(ROUTES["bump"], [1, 1], b"k" * 16, setting.done(0), None)
+    setting.sequencer.done(CallOutcome(status, 1, b""))
+    assert len(setting.router.keys) == kept
+
+
+@pytest.mark.parametrize(
+    ("owner", "status"), [(FULL, Status.SESSIONS_FULL), (EXPIRED, Status.SESSION_EXPIRED), (PARTITIONS, Status.KEY_REUSED)]
+)
+def test_name_that_is_not_free_says_why(owner: int, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full table comes free again, an expired name never does, and another partition's belongs to another call."""
+    setting = Setting()
+    monkeypatch.setattr(setting.router.keys, "claim", lambda *_: owner)
+    setting.router.place(ROUTES["bump"], [1, 1], b"k" * 16, setting.done(0), None)
+    assert isinstance(reply := setting.replies[0], CallOutcome)
+    assert reply.status == status
 
 
 def test_call_with_a_name_bears_the_hash_of_what_its_caller_sent() -> None:
