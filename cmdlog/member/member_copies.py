@@ -94,11 +94,10 @@ class MemberCopies:
 
     @property
     def problem(self) -> str:
-        node = self._consensus.ground.node
         if self._too_far_back:
-            return f"node {node} lacks entries itself, in groups {sorted(self._too_far_back)}: copy from another node"
+            return f"node {self.node} lacks entries itself, in groups {sorted(self._too_far_back)}: copy from another node"
         if diverged := self._consensus.marks.divergences():
-            return f"partitions {sorted(diverged)} of node {node} differ from the leader's: copy from another node"
+            return f"partitions {sorted(diverged)} of node {self.node} differ from the leader's: copy from another node"
         return ""
 
     @property
@@ -111,13 +110,13 @@ class MemberCopies:
     def take_wish(self, wish: CopyWish) -> CopyStanding:
         """A wish without a reason only looks, and changes nothing."""
         of, leader = self._consensus, self._leadership.leader
-        leads = leader == of.ground.node
+        leads = leader == self.node
         standing = self._membership.take_wish(wish) if leads and wish.reason else WishStanding(of.roll.stated.get(wish.node))
         refusal = None if standing.refusal is None else CopyRefusal(standing.refusal.value, standing.why)
         roll = tuple(RollAddress(member.node, address_text(member.peer), member.client) for member in of.roll.members)
         known = {address.node: address.peer for address in roll}
         return CopyStanding(
-            node=of.ground.node,
+            node=self.node,
             begun=any(reach.term > GENESIS_TERM for reach in self.reaches.values()),
             leads=leads,
             leader=None if leader is None or leader not in known else LeaderAddress(int(leader), known[leader]),
