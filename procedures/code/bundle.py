@@ -158,9 +158,6 @@ def hash_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-# -- capture -------------------------------------------------------------------------------------------------------------
-
-
 def _find_target(db: Database) -> str:
     homes = [p.function.__module__ for p in db.procedure_list]
     for name in dict.fromkeys([*homes, *sys.modules]):

@@ -23,7 +23,6 @@ from procedures.numeric.columns import check_texts
 from procedures.storage.authorizer import is_internal
 
 TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
-_INTEGERS = (Integer,)
 _BREAK = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")|[ \t]*\n[ \t]*""")
 
 
@@ -60,7 +59,7 @@ def _check_column(column: Column[Any]) -> None:
 
 def _has_rowid_key(table: Table) -> bool:
     columns = list(table.primary_key.columns)
-    return len(columns) == 1 and isinstance(columns[0].type, _INTEGERS)
+    return len(columns) == 1 and isinstance(columns[0].type, Integer)
 
 
 def create_table(table: Table, *, columns: Sequence[Column[Any]] | None = None) -> str:

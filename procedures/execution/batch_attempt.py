@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from procedures.declaration.procedure import Procedure
 from procedures.execution.invocations import Invocations
 from procedures.idempotency.key_table import Kind
 from procedures.idempotency.known_calls import all_numbered
-from procedures.idempotency.known_outcome import KEY_BYTES, NO_KEY, Fresh
+from procedures.idempotency.known_outcome import KEY_BYTES, NO_KEY, NO_OUTCOMES, Fresh
 from procedures.idempotency.packed_outcomes import NumberedCalls
 from procedures.idempotency.request_history import Stated, renamed_hashes
 from procedures.wire.sent_request import SentSignature, sent_hash
@@ -65,9 +65,6 @@ class NeedsSavepoints(Exception):
     """A call raised after it began to change rows."""
 
 
-_NOTHING: Final = Fresh()
-
-
 @dataclass(slots=True)
 class BatchAttempt:
     """What one attempt at a batch has brought so far."""
@@ -75,7 +72,7 @@ class BatchAttempt:
     statuses: bytearray
     txn_ids: Sequence[int]
     bodies: list[bytes] = field(default_factory=list)
-    fresh: Fresh = _NOTHING  # outcomes to keep under the calls' names
+    fresh: Fresh = NO_OUTCOMES  # outcomes to keep under the calls' names
     straight: NumberedCalls | None = None  # the same, of a batch of session calls that ran straight through
     kind: Kind = "single"
     hashed: bool = False  # requests of session calls are kept as hashes, not as what makes them
@@ -87,7 +84,7 @@ class BatchAttempt:
 
     def keep_outcome(self, name: bytes, at: int, request: int, made_from: tuple[int, Sequence[Any]]) -> None:
         """Collects the outcome of the call at a position. `made_from`: see `CallRequests`."""
-        if self.fresh is _NOTHING:
+        if self.fresh is NO_OUTCOMES:
             self.fresh = Fresh(hashed=self.hashed)
         self.fresh.add(name, request, self.statuses[at], self.txn_ids[at], self.bodies[at])
         if len(name) != KEY_BYTES:

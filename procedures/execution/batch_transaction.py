@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Final
 
 import apsw
 
 from procedures.errors import EnvironmentFault
 from procedures.idempotency.key_table import Kind
 from procedures.idempotency.known_calls import KnownCalls
-from procedures.idempotency.known_outcome import Fresh
+from procedures.idempotency.known_outcome import NO_OUTCOMES, Fresh
 from procedures.idempotency.packed_outcomes import NumberedCalls
 from procedures.raised_errors import repr_of
 from procedures.statements.call_state import CallState, fault_kind
 from procedures.storage.row_digest import RowLog
 from procedures.storage.state import PartitionState, Position
-
-_NO_CALLS: Final = Fresh()  # nothing is added to it
 
 
 class BatchTransaction:
@@ -38,7 +35,7 @@ class BatchTransaction:
         self._millis_of = millis_of
         self._grouped = False
 
-    def commit_batch(self, position: Position, fresh: Fresh | NumberedCalls = _NO_CALLS, kind: Kind = "single") -> None:
+    def commit_batch(self, position: Position, fresh: Fresh | NumberedCalls = NO_OUTCOMES, kind: Kind = "single") -> None:
         """Position, activity clock and outcomes, in the batch's own transaction, or in that of an entry without calls."""
         txn_ms = self._millis_of(position.txn_id)
         clock = self._known.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))

@@ -59,7 +59,9 @@ class Catalog:
         """`statements`: of the cursor's connection, where they run without it."""
         facts = facts or VersionFacts()
         self.tables = tuple(database.tables)
-        judge = _key_judge(database, state, facts.partitions)
+        judge = None
+        if facts.partitions is not None and facts.partitions > 1:
+            judge = KeyJudge(database, state.refused, partition=state.partition, partitions=facts.partitions)
         self._transactions: dict[Access, Transaction] = {}
         for access in Access:
             if access is not Access.MIGRATION:
@@ -109,12 +111,6 @@ class Catalog:
         """Calls are over: the transactions refuse."""
         for access in self._used:
             self._transactions[access].close()
-
-
-def _key_judge(database: Database, state: CallState, partitions: int | None) -> KeyJudge | None:
-    if partitions is None or partitions == 1:
-        return None
-    return KeyJudge(database, state.refused, partition=state.partition, partitions=partitions)
 
 
 class _ObservedTransaction(Transaction):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from procedures.idempotency.key_table import FormerHashes, KeyTable, Kind
-from procedures.idempotency.known_outcome import KEY_BYTES, Fresh, KeyPolicy, KnownOutcome
+from procedures.idempotency.known_outcome import KEY_BYTES, NO_OUTCOMES, Fresh, KeyPolicy, KnownOutcome
 from procedures.idempotency.packed_outcomes import NumberedCalls
 from procedures.idempotency.session_calls import NAME_BYTES, NumberedNames
 from procedures.idempotency.session_row import stored_rows
@@ -19,7 +19,6 @@ from procedures.storage.state import PartitionState
 
 _MIXER: Final = 0x9E3779B97F4A7C15  # odd, so that multiplying by it loses nothing
 _MASK: Final = (1 << 64) - 1
-_NO_KEYS: Final = Fresh()  # nothing is added to it
 
 
 class KnownCalls:
@@ -107,7 +106,7 @@ def all_numbered(names: Sequence[bytes]) -> bool:
 def split_fresh(fresh: Fresh | NumberedCalls) -> tuple[Fresh, NumberedCalls | None]:
     """The outcomes of calls with keys, and those of calls of sessions."""
     if isinstance(fresh, NumberedCalls):
-        return _NO_KEYS, fresh
+        return NO_OUTCOMES, fresh
     if not fresh.parameters:
         return fresh, None
     of_keys, of_sessions = Fresh(), Fresh()

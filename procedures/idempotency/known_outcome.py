@@ -177,5 +177,8 @@ class Fresh:
         return max(map(len, self.bodies), default=0)
 
 
+NO_OUTCOMES: Final = Fresh()  # nothing is added to it
+
+
 def split_keys(keys: bytes) -> tuple[bytes, ...]:
     return struct.unpack("16s" * (len(keys) // KEY_BYTES), keys)

@@ -33,7 +33,6 @@ from procedures.errors import DefinitionError
 _CONSTRAINTS = (PrimaryKeyConstraint, UniqueConstraint, CheckConstraint, ForeignKeyConstraint)
 _CONFLICTS: Final = ("ABORT", "FAIL", "IGNORE", "REPLACE", "ROLLBACK")  # the last one is refused with a reason of its own
 _RESERVED: Final = ("sqlite_", "_cmdlog_")
-_SPACE: Final = " "
 
 
 def check_options(table: Table, partition_by: str | None) -> None:
@@ -93,7 +92,7 @@ def _is_numbered(column: Column[Any]) -> bool:
 
 
 def _check_effects(column: Column[Any]) -> None:
-    if any(sign < _SPACE for sign in column.name):
+    if any(sign < " " for sign in column.name):
         raise DefinitionError("a name has no control characters, such as a line break")
     if column._insert_sentinel:  # noqa: SLF001 - nothing else says so
         raise DefinitionError("insert_sentinel: it is for a Session, which there is none of; leave it out")
