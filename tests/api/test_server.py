@@ -102,7 +102,7 @@ def test_server_speaks_tls(tmp_path: Path) -> None:
             assert [json.loads(answer)["result"] for answer in answers] == [3] * 3000
         authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
         environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-        for told, exit_code in ((("--ca-file", "authority.pem"), 0), ((), 1), (("--ca-file", "key.pem"), 2)):
+        for told, exit_code in ((("--ca-file", "authority.pem", "--timeout", "60"), 0), ((), 1), (("--ca-file", "key.pem"), 2)):
             command = [sys.executable, "-m", "cmdlog.cli", "status", "--url", server.url, "--timeout", "2", *told]
             ran = subprocess.run(command, cwd=tmp_path, env=environ, check=False, capture_output=True, text=True)
             assert (ran.returncode, "ca" in ran.stderr) == (exit_code, exit_code != 0), ran.stderr
