@@ -1,4 +1,4 @@
-"""Replies of all partitions become one."""
+"""What callers get: replies of all partitions become one."""
 
 from __future__ import annotations
 
@@ -24,46 +24,27 @@ def test_results_stand_in_partition_order(order: tuple[int, ...]) -> None:
     assert got == [CallOutcome(0, 9, b'["a",2,null]')]
 
 
-def test_a_refusal_comes_before_an_outcome() -> None:
-    """If one partition does not know, the call is unknown, whatever the others did."""
-    got: list[Reply] = []
-    slots = CombinedReplies(3, got.append).slots()
-    refusal = UnknownOutcome("lost")
-    slots[0](CallOutcome(1, 3, b'{"code":"x"}'))
-    slots[2](refusal)
-    slots[1](NotReady("restored"))
-    assert len(got) == 1
-    assert isinstance(got[0], NotReady)
+LOST, RESTORED = UnknownOutcome("lost"), NotReady("restored")
+ABORTED, FAILED = CallOutcome(1, 3, b'{"code":"x"}'), CallOutcome(2, 3, b'{"type":"x"}')
 
 
-def test_of_a_read_a_failure_comes_before_a_refusal() -> None:
-    """A part that ended its site takes those of other partitions with it, and a client would repeat what is refused."""
-    got: list[Reply] = []
-    slots = CombinedReplies(3, got.append, read=True).slots()
-    slots[0](NotReady("restored"))
-    slots[2](CallOutcome(2, 3, b'{"type":"x"}'))
-    slots[1](OK[1])
-    assert got == [CallOutcome(2, 3, b'{"type":"x"}')]
-
-
-def test_read_without_a_failure_is_refused_with_its_part() -> None:
-    """Nothing else is known of it."""
-    got: list[Reply] = []
-    refusal = NotReady("restored")
-    slots = CombinedReplies(2, got.append, read=True).slots()
-    slots[0](OK[0])
-    slots[1](refusal)
-    assert got == [refusal]
-
-
-def test_the_first_failure_in_partition_order_speaks() -> None:
-    """Several aborts give that of the lowest partition."""
-    got: list[Reply] = []
-    slots = CombinedReplies(3, got.append).slots()
-    slots[2](CallOutcome(2, 3, b'"later"'))
-    slots[1](CallOutcome(1, 3, b'"first"'))
-    slots[0](OK[0])
-    assert got == [CallOutcome(1, 3, b'"first"')]
+@pytest.mark.parametrize(
+    ("replies", "read", "combined"),
+    [
+        ((ABORTED, RESTORED, LOST), False, RESTORED),  # if one partition does not know, the call is unknown
+        ((OK[0], ABORTED, FAILED), False, ABORTED),  # several failures give that of the lowest partition
+        ((RESTORED, OK[1], FAILED), True, FAILED),  # a part that ended its site takes those of other partitions with it
+        ((OK[0], OK[1], RESTORED), True, RESTORED),  # nothing else is known of it
+    ],
+)
+def test_what_is_not_well_everywhere_has_one_reply(replies: tuple[Reply, ...], read: bool, combined: Reply) -> None:
+    """A refusal comes before an outcome, of a read after a failure, which a client must not repeat; whoever answers first."""
+    for order in itertools.permutations(range(3)):
+        got: list[Reply] = []
+        slots = CombinedReplies(3, got.append, read=read).slots()
+        for n in order:
+            slots[n](replies[n])
+        assert got == [combined]
 
 
 @pytest.mark.parametrize(
