@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome
@@ -70,18 +69,6 @@ def restored(directory: Path, out: Path, until: int) -> dict[int, int]:
     """Counters that a recovery to the transaction finds."""
     rebuild(make_plan(RealFiles(), str(directory), PAST, until=until), RealFiles(), str(out), workers=0)
     return {int(key): int(n) for p in range(3) for key, n in rows(out, p, "SELECT id, n FROM counters")}
-
-
-def test_point_that_makes_room_is_told_of(tmp_path: Path) -> None:
-    """Nobody counts on a point that is gone: the log says which one went, and how many are kept."""
-    node = open_node(tmp_path / "node", **{**RING, "points_kept": 1})
-    with capture_logs() as lines:
-        first = node.take_point()["point"]["txn_id"]
-        send(node, "store", id=1, seq=1, data="eHl6").wait()
-        node.take_point()
-    node.close()
-    gone = [(line["txn_id"], line["points_kept"]) for line in lines if line["event"] == "recovery_point_dropped"]
-    assert gone == [(str(first), 1)]
 
 
 def test_points_taken_under_load_restore_all_partitions_at_one_transaction(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cmdlog import child_process
 from cmdlog.child_process import ChildEnd
@@ -302,14 +303,17 @@ def test_no_point_without_all_of_its_snapshots(tmp_path: Path) -> None:
 
 
 def test_point_pins_the_log_from_the_oldest_snapshot_to_the_end(tmp_path: Path) -> None:
-    """And only the newest ones are kept."""
+    """Only the newest ones are kept, and nobody counts on one that is gone: the log says which, and how many are kept."""
     node = Node(tmp_path, partitions=2)
     blocks = []
-    for node.closed in (100, 200):
-        node.apply(0)
-        made = node.snapshotter.request_snapshots((0, 1), point=True).result(TIMEOUT_S)
-        assert made["point"]["txn_id"] == str(node.closed)
-        blocks.append(min(snapshot["log_block"] for snapshot in made["snapshots"]))
+    with capture_logs() as lines:
+        for node.closed in (100, 200):
+            node.apply(0)
+            made = node.snapshotter.request_snapshots((0, 1), point=True).result(TIMEOUT_S)
+            assert made["point"]["txn_id"] == str(node.closed)
+            blocks.append(min(snapshot["log_block"] for snapshot in made["snapshots"]))
+    gone = [(line["txn_id"], line["points_kept"]) for line in lines if line["event"] == "recovery_point_dropped"]
+    assert gone == [("100", 1)]
     (point,) = node.snapshotter.points()
     assert (point["txn_id"], point["from_block"], point["to_block"]) == ("200", blocks[-1], node.block)
     node.close()
