@@ -9,7 +9,6 @@ whether that was to be. Only CRC-32C is compared, not the SHA-256 that is stated
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.format.segment import BadSegment, decode_segment_header
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.reader import Recycled, Spot, read_segment
+from snapshot.archive.archive import bytes_of
 from snapshot.archive_layout import look_at, manifest_path
 from snapshot.errors import SnapshotError
 from snapshot.manifest import CHUNK_BYTES, MANIFEST_NAME, read_manifest
@@ -149,7 +149,7 @@ def _scan_snapshot(ground: ScanGround, order: SliceOrder) -> Scanned:
     if order.at is None:
         entry = read_manifest(files, order.path).files[0]
         at: At = {"name": entry.name, "bytes": entry.bytes, "crc32c": entry.crc32c, "offset": 0, "crc": 0}
-        return Scanned(_size_of(files, os.path.join(order.path, MANIFEST_NAME)), at)
+        return Scanned(bytes_of(os.path.join(order.path, MANIFEST_NAME)), at)
     path, offset, crc = os.path.join(order.path, order.at["name"]), order.at["offset"], order.at["crc"]
     begin, file = offset, files.open(path, read_only=True)
     try:
@@ -165,8 +165,3 @@ def _scan_snapshot(ground: ScanGround, order: SliceOrder) -> Scanned:
         return Scanned(offset - begin)
     what = f"{offset} bytes instead of {order.at['bytes']}" if offset != order.at["bytes"] else "other content than was written"
     return Scanned(offset - begin, damage=Damage(f"file has {what}", path))
-
-
-def _size_of(files: Files, path: str) -> int:
-    with contextlib.closing(files.open(path, read_only=True)) as file:
-        return file.size()

@@ -79,7 +79,7 @@ class Job:
 
 
 class Snapshotter:
-    """The node's snapshot thread. `captured`, `lost`, `request_snapshots`, `wake` may be called from any thread."""
+    """The node's snapshot thread. `captured`, `lost`, `request_snapshots` may be called from any thread."""
 
     def __init__(
         self,
@@ -126,11 +126,6 @@ class Snapshotter:
 
     def start(self) -> None:
         self._thread.start()
-
-    def wake(self) -> None:
-        """Looks now: the log is short of room."""
-        with self._lock:
-            self._lock.notify_all()
 
     def request_snapshots(
         self, partitions: Sequence[int], *, point: bool = False, aside: Mapping[str, str] = MappingProxyType({})

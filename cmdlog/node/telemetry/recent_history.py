@@ -21,6 +21,7 @@ PARTITIONS_KEPT_MAX: Final = 64  # whose watermarks are kept; a page cannot show
 LINES: Final = (*STAGES, "read", "total", "sync")
 """Whose quantiles are kept: the stages of `stage_timings`, read-only calls in the node, calls at the API, fdatasyncs."""
 SHARES: Final = {"p50_ms": 0.5, "p99_ms": 0.99}
+NUMBERS: Final = ("time", "calls_per_s", "refused_per_s", "log_fill", "inflight_calls")
 MARKS: Final = ("durable", "applied", "open_calls")
 
 
@@ -81,13 +82,7 @@ class RecentHistory:
     def since(self, after: int = 0) -> dict[str, Any]:
         """Rows with a number above `after` as columns, oldest first; `next` is the number to ask with the next time."""
         rows = [row for row in list(self._rows) if row.number > after]
-        columns: dict[str, Any] = {
-            "time": [row.time for row in rows],
-            "calls_per_s": [row.calls_per_s for row in rows],
-            "refused_per_s": [row.refused_per_s for row in rows],
-            "log_fill": [row.log_fill for row in rows],
-            "inflight_calls": [row.inflight_calls for row in rows],
-        }
+        columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in NUMBERS}
         for share, name in enumerate(SHARES):
             columns[name] = {line: [row.quantiles_ms[at * len(SHARES) + share] for row in rows] for at, line in enumerate(LINES)}
         partitions = len(rows[-1].marks) if rows else 0

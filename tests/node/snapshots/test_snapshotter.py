@@ -107,7 +107,6 @@ def test_full_log_is_freed_even_of_an_idle_partition(tmp_path: Path) -> None:
     """Without any request: partition 1 does nothing and still gets the two snapshots that let its anchor go."""
     node = Node(tmp_path, partitions=2)
     node.log = LogView(tuple(range(1, 16)), 16)
-    node.snapshotter.wake()
     moved = Future[None]()
 
     def look(record: bytes, done: Callable[[], None]) -> None:
