@@ -9,6 +9,7 @@ import pytest
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.fault_log import FaultLog, read_faults
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.cluster_record import FaultSet
 from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_json
 from cmdlog.wal.format.segment import segment_name
 from cmdlog.wal.group_state import GroupStates
@@ -240,6 +241,17 @@ def test_fault_log_is_part_of_it_and_its_damage_is_told() -> None:
     evidence = gather(files, NODE)
     assert evidence.faults == ()
     assert "fault log" in evidence.fault_problem
+
+
+def test_newest_failure_set_of_the_log_is_part_of_it() -> None:
+    """Also one that is in no fault log yet: the node may have died in between."""
+    files, stated = node(), FaultSet(1, (8,), epoch=1, term=3, author=9)
+    last = gather(files, NODE).groups[CLUSTER_GROUP].last_index
+    assert gather(files, NODE).logged_faults is None
+    value = stated.to_json()
+    write(files, [[encode_json(RecordKind.FAULTS, value, partition=CLUSTER_GROUP, term=3, index=last + 1)]])
+    evidence = gather(files, NODE)
+    assert (evidence.logged_faults, evidence.faults) == (stated, ())
 
 
 def test_what_is_no_node_is_refused_with_the_code_of_the_command_line() -> None:
