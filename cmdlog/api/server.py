@@ -147,7 +147,7 @@ class _Runner:
         opening = asyncio.create_task(self._open())
         self._roster.start()
         if self._processes is not None:
-            self._service.fronts = self._processes
+            self._service.serve_by(self._processes)
             self._processes.start(listener)
         try:
             await self._server.serve(sockets=[listener] if self._processes is None else [])
@@ -195,7 +195,7 @@ class _Runner:
         if self._server.should_exit:
             raise Stopped
         self._loop.call_soon_threadsafe(self._tell_listening)
-        self._service.progress = progress if isinstance(progress, Mapping) else {"step": str(progress)}
+        self._service.note_progress(progress if isinstance(progress, Mapping) else {"step": str(progress)})
 
     def _tell_listening(self) -> None:
         """Once, at the first report on the opened directory: its lock is ours."""

@@ -349,3 +349,24 @@ def test_long_answer_takes_of_its_callers_share_until_it_is_sent(app: Api, node:
     assert unread.take_share("default", unread.whole // 2)
     assert asyncio.run(asked()).body == b""
     assert unread.total == unread.whole // 2
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1", "/v1/", "/v1/nothing", "/v1/query/", "/V1/QUERY", "/v1/batch/", "/\ufffd", "/../etc/passwd"]
+)
+def test_unknown_route_is_a_problem(fetch: Post, path: str) -> None:
+    """Whatever is not served is 404 `not_found`."""
+    answer = fetch(path)
+    assert (answer.status, answer.json()["code"]) == (404, "not_found")
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/v1/query", "/v1/batch"])
+def test_wrong_method_is_a_problem(fetch: Post, path: str) -> None:
+    """A known route under another method is 405."""
+    assert fetch(path).json()["code"] == "method_not_allowed"
+
+
+def test_description_promises_no_replication(fetch: Post) -> None:
+    """A call is durable on one node; nothing in the description says that others have it."""
+    assert "replicat" not in str(fetch("/openapi.json").json()).lower()

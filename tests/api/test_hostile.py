@@ -55,6 +55,12 @@ def request(method: str, path: str, body: bytes = b"", headers: Any = ()) -> byt
     return b"\r\n".join([*head, *headers, b"", body])
 
 
+def answer_of(server: Running, method: str, path: str, body: bytes = b"", headers: Any = ()) -> tuple[int, bytes, bytes]:
+    """Status, head and body."""
+    head, _, content = server.raw(request(method, path, body, headers)).partition(b"\r\n\r\n")
+    return int(head.split(b" ", 2)[1]), head.lower(), content
+
+
 EDGES: list[tuple[str, str, str]] = [
     ("-0.0", "0", '"plain"'),
     ("5e-324", "9223372036854775807", '"\\u202e\\u200f bidi"'),
@@ -91,6 +97,68 @@ def test_what_is_accepted_survives_log_and_replay_to_the_bit(tmp_path_factory: p
         assert repr([server.call("kept_row", item=item) for item in range(len(EDGES))]) == repr(told)
     finally:
         server.kill()
+
+
+BAD_TEXTS = [
+    b"", b"[]", b"null", b"{", b'{"item": 1, "item": 2}', b'{"item": NaN}', b'{"item": Infinity}', b'{"item": 1e999}',
+    b'{"item": 9223372036854775808}', b'{"item": 18446744073709551616}', b'{"item": ' + b"9" * 5000 + b"}",
+    b'{"item": 1.' + b"0" * 5000 + b"}", b'{"item": 1, "name": "\\ud800"}', b'{"item": 1, "name": "\\u0000"}',
+    b'{"item": 1, "name": "\xff"}', b'{"item": 1, "name": "\x00"}', b'{"item": 1, "na\\u0000me": 1}', b'{"item": true}',
+    b'{"item": "1"}', b'{"item": 1.5}', b'{"item": ' + b"[" * 65 + b"]" * 65 + b"}",
+    b'{"item": ' + b"[" * 500 + b"]" * 500 + b"}", b"[" * 30_000 + b"]" * 30_000, b'{"a":' * 10_000,
+    b'{"item": 1}{"item": 2}', b'{"item": 1} \x00', b"\xef\xbb\xbf{}",
+    '{"item": 1}'.encode("utf-16"), '{"item": 1}'.encode("utf-32"), b'{"__proto__": {"item": 1}}',
+    b'{"item": 1, "\\u0069tem": 2}',
+]  # fmt: skip
+
+
+def test_malformed_json_is_refused_everywhere_and_logs_nothing(server: Running) -> None:
+    """Calls, queries and batch lines: 4xx with a code, the log stays where it is, and the server goes on."""
+    before = server.committed()
+    for text in BAD_TEXTS:
+        for path in ("/v1/procedures/put", "/v1/query"):
+            answer = server.post(path, content=text)
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameters"), (path, text[:50])
+        line = text.replace(b"\n", b" ")
+        for one in (line, b'{"procedure": "put", "params": ' + line + b"}"):
+            told = [orjson.loads(part) for part in server.post("/v1/batch", content=one + b"\n").content.splitlines()]
+            assert all(told_of["error"]["code"] == "invalid_parameters" for told_of in told), one[:80]
+            assert told or not one.strip()
+    assert server.committed() == before
+
+
+NAMES = [
+    "..", "../put", "..%2fput", "..%2f..%2fetc%2fpasswd", "%2e%2e/put", "%2e%2e%2fput", "....//put", "put/", "put/..", "put%00",
+    "put%00.x", "%00", "put;x", "put?x=1#y", "put.", "put%20", "%20put", "PUT", "Put", "p%C3%BCt", "%ff%fe", "%c0%ae%c0%ae/put",
+    "%252e%252e", "~root", "C:%5cput", "%5c%5chost%5cput", "//put", "%2fetc%2fpasswd", "put,get", "*", "x" * 4000,
+    "put%0d%0aX-Injected:1", "_cmdlog_meta", "%", "%zz", "file:%2f%2f%2fetc",
+]  # fmt: skip
+
+
+def test_paths_that_lead_elsewhere_lead_nowhere(server: Running) -> None:
+    """Names come from an allow-list: dots, slashes, NUL, other case and scripts, encodings of them and long ones are none."""
+    before = server.committed()
+    for name in NAMES:
+        status, head, content = answer_of(
+            server, "POST", f"/v1/procedures/{name}", b'{"item": 1}', [b"Authorization: Bearer " + GOOD.encode()]
+        )
+        assert status in (200, 400, 404, 414), name
+        assert (status == 200) == (name == "put?x=1#y"), name
+        assert b"x-injected" not in head
+        assert status != 404 or json.loads(content)["code"] in ("unknown_procedure", "not_found")
+    for path in (
+        "/v1/snapshots/../../etc/passwd",
+        "/v1/snapshots/%2e%2e",
+        "/docs/..",
+        "/%2e%2e/etc/passwd",
+        "/v1/./status",
+        "/metrics%00",
+    ):
+        status, _, content = answer_of(server, "GET", path, headers=[b"Authorization: Bearer " + GOOD.encode()])
+        assert status in (400, 404), path
+        assert status == 400 or json.loads(content)["code"] == "not_found"
+    moved = [new - old for new, old in zip(server.committed(), before, strict=True)]
+    assert sum(moved) <= 2  # the one call that was one, and its digest
 
 
 @pytest.mark.parametrize("path", ["/v1/procedures/put", "/v1/query", "/v1/batch"])

@@ -30,5 +30,8 @@ def test_each_promise_names_a_test_that_exists() -> None:
     named = TEST.findall(promises)
     assert len(named) == promises.count("::")
     functions = {file: ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))) for file in {file for file, _ in named}}
-    held = {file: {node.name for node in nodes if isinstance(node, ast.FunctionDef)} for file, nodes in functions.items()}
+    held = {
+        file: {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        for file, nodes in functions.items()
+    }
     assert [f"{file}::{test}" for file, test in named if test not in held[file]] == []

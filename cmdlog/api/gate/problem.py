@@ -113,6 +113,11 @@ class Problem(Exception):
         self.trace: FailureTrace | None = None  # of a procedure that raised
         self._paths: Paths = ()
 
+    def of_procedure(self, name: str) -> Problem:
+        """This problem, of a call of a procedure of the catalog."""
+        self.procedure = name
+        return self
+
     def answered_by(self, preference: Durability | None) -> Problem:
         """This problem, of a decided outcome that followed the preference."""
         self.applied = preference

@@ -67,6 +67,10 @@ class Trace:
         assert self._send is not None
         return self._send(message)
 
+    def note_procedure(self, name: str) -> None:
+        """It is one of the catalog."""
+        self.procedure = name
+
     def note_problem(self, problem: Problem, procedure: str | None = None) -> Problem:
         """An error that goes out, as the whole answer or as the answer to one call of a batch; it gets the id."""
         problem.without(self._front.paths).more["request_id"] = self.request_id

@@ -233,8 +233,7 @@ class HttpProcessMain:
         elif said.kind == LinkFrameKind.ASK:
             self._tell_counts(said.count)
         elif said.kind == LinkFrameKind.OTHERS:
-            traffic = self._service.traffic
-            traffic.elsewhere_calls, traffic.elsewhere_streams = orjson.loads(said.body), said.count
+            self._service.traffic.note_elsewhere(orjson.loads(said.body), said.count)
         elif said.kind == LinkFrameKind.STOP:
             self._stop(leaving=bool(said.count))
         else:
@@ -264,7 +263,7 @@ class HttpProcessMain:
             durabilities=told["durabilities"],
         )  # fmt: skip
         node.link.open(self._calls, self._session, CallWindow(*told["window"]))
-        self._service.link = node
+        self._service.attach_link(node)
         return node
 
     def _stop(self, *, leaving: bool) -> None:

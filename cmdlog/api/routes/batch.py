@@ -89,7 +89,7 @@ class BatchStream:
         writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
         self._service.streams.add(self._end_reading)
-        self._traffic.streams += 1
+        self._traffic.note_stream(1)
         with self._span or contextlib.nullcontext():
             try:
                 await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
@@ -98,7 +98,7 @@ class BatchStream:
                 if reader.done():
                     reader.result()
             finally:
-                self._traffic.streams -= 1
+                self._traffic.note_stream(-1)
                 self._service.streams.discard(self._end_reading)
                 reader.cancel()
                 writer.cancel()
@@ -268,9 +268,8 @@ class BatchStream:
         try:
             bound = route.procedure.bind({} if params is None else params)
         except InvalidParameters as error:
-            found = invalid([(f"params.{field}" if field else "params", problem) for field, problem in error.problems])
-            found.procedure = route.name
-            raise found from None
+            problems = [(f"params.{field}" if field else "params", problem) for field, problem in error.problems]
+            raise invalid(problems).of_procedure(route.name) from None
         return route, bound, key_fingerprint(self._scope, key) if key else sent, durability
 
     def _number(self, entry: dict[str, Any], key: object) -> bytes:

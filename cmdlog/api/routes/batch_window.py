@@ -43,6 +43,18 @@ class BatchTraffic:
         self._since_s = 0.0
         self.result_bytes: dict[str, int] = {}  # by procedure: the longest result of late
 
+    def note_stream(self, change: int) -> None:
+        """One stream more (1), or less (-1)."""
+        self.streams += change
+
+    def note_window(self, window: int) -> None:
+        """A stream was answered by this window."""
+        self.window = window
+
+    def note_elsewhere(self, calls: int, streams: int) -> None:
+        """What other HTTP processes of the node have."""
+        self.elsewhere_calls, self.elsewhere_streams = calls, streams
+
     def bytes_of(self, procedure: str) -> int:
         """What the result of a call will take, by the longest ones of late."""
         return self.result_bytes.get(procedure, RESULT_BYTES_FIRST)
@@ -89,4 +101,4 @@ class BatchWindow:
             share = max(SHRINK_MAX, min(0.5, in_time_s / seconds))
             self.window = min(self._calls_max, max(WINDOW_CALLS_MIN, round(self.window * share)))
             self._cut_s = now_s
-        self._traffic.window = self.window
+        self._traffic.note_window(self.window)

@@ -113,7 +113,7 @@ def find_route(service: Service, incoming: Incoming) -> tuple[CallTaker, Route]:
         raise unknown_procedure(name)
     if not route.read_only and INVOKE not in incoming.caller.roles:
         raise forbidden(INVOKE)
-    incoming.trace.procedure = name
+    incoming.trace.note_procedure(name)
     if (size := service.traffic.result_bytes.get(name, 0)) > UNCOUNTED_BYTES and not service.unread.allows(
         incoming.caller.name, size
     ):

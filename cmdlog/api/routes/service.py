@@ -137,6 +137,18 @@ class Service:
             node.meter.keep_all_stages()
         self._node = node
 
+    def attach_link(self, link: CallTaker) -> None:
+        """Serves calls from now on, by a link to the node."""
+        self.link = link
+
+    def serve_by(self, fronts: Fronts) -> None:
+        """HTTP has processes of its own."""
+        self.fronts = fronts
+
+    def note_progress(self, progress: Mapping[str, object]) -> None:
+        """The recovery has come so far."""
+        self.progress = progress
+
     def begin_stop(self) -> None:
         """The server stops and is not ready from now on. In the event loop's thread.
 
