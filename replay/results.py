@@ -27,7 +27,7 @@ class PartitionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class CallPace:
     """How much of something (calls, rows) is done, of how much, and how fast."""
 
     done: int

@@ -77,7 +77,7 @@ class Member:
             diverged=consensus.marks.divergences, current=self._is_current,
             leader=lambda: consensus.roll.url_of(leading.leadership.leader),
         )  # fmt: skip
-        self.deployer = Deployer(ground, parts, leading.stater.changes, leading.stater.begin_deploy)
+        self.deployer = Deployer(ground, parts, leading.code_log.changes, leading.code_log.begin_deploy)
         placing = Placing(self._place_forwarded, self.reads.add, calls.clock.observe, parts.desk.failures.trace_of)
         self.calls = MemberCalls(
             consensus.ground, consensus.roll, settings, placing, bound=calls.bound, slots=calls.router.slots,

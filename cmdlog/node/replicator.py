@@ -17,7 +17,7 @@ from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.node.assembly import NodeGround, NodeParts
 from cmdlog.node.deploying.code_change import CodeChanges
 from cmdlog.node.deploying.deployer import Deployer
-from cmdlog.node.deploying.lone_stater import LoneStater
+from cmdlog.node.deploying.local_code_log import LocalCodeLog
 from cmdlog.node.migrating.table_changes import NewTables, table_changes
 from cmdlog.node.outcome import Done, Durability
 from cmdlog.node.placing.local_calls import StaleReads
@@ -128,8 +128,8 @@ class Alone:
         calls = parts.calls
         self.call, self.call_many, self.call_encoded = calls.call, calls.call_many, calls.call_encoded
         self.stale = StaleReads(ground.directory, ground.settings, calls.router, calls.readiness.check_ready)
-        stater = LoneStater(ground, parts)
-        self.deployer = Deployer(ground, parts, CodeChanges(ground, parts), lambda: stater)
+        code_log = LocalCodeLog(ground, parts)
+        self.deployer = Deployer(ground, parts, CodeChanges(ground, parts), lambda: code_log)
         self._opened = threading.Event()  # the log has what the start adds, or it failed
         calls.readiness.watch_failure(lambda _error: self._opened.set())
 

@@ -19,7 +19,7 @@ MACHINE, LEADERSHIP, STEPS = (
     "member/leading/leadership.py",
     "member/leading/leader_steps.py",
 )
-TAKEOVER, STATER, READER = "member/leading/takeover.py", "member/leading/consensus_stater.py", "member/entry_reader.py"
+TAKEOVER, STATER, READER = "member/leading/takeover.py", "member/leading/cluster_code_log.py", "member/entry_reader.py"
 ROUNDS, TRANSFER = "member/read_rounds.py", "member/leading/leadership_transfer.py"
 PIPELINES, PIPELINE = "node/sequencing/replicated_pipelines.py", "node/sequencing/partition_pipeline.py"
 LOG_FEED, EVENTS, DESK = "node/sequencing/log_feed.py", "member/peer_events.py", "node/site_events.py"

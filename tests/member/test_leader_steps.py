@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.entry_gate import HalfSkip
-from cmdlog.member.leading.consensus_stater import ConsensusStater
+from cmdlog.member.leading.cluster_code_log import ClusterCodeLog
 from cmdlog.member.leading.leader_steps import LeaderSteps
 from cmdlog.member.leading.leadership import Standing
-from cmdlog.node.deploying.code_change import Wait
+from cmdlog.node.deploying.code_change import ChangeWait
 from cmdlog.node.deploying.deploy_errors import MigrationRefused, SiteLost, SwitchUnfinished
 from cmdlog.node.outcome import CallRefused
 from cmdlog.wal.format.cluster_record import ClusterMember
@@ -62,15 +62,15 @@ class Parts:
         )  # fmt: skip
         self.errors: list[Exception] = []  # of the next changes
         changes: Any = SimpleNamespace(plan=lambda code, _former: f"tables of {code}", make=self.make)
-        self.stater: Any = SimpleNamespace(in_terms=lambda terms: terms, code=self.code, changes=changes)
-        self.steps = LeaderSteps(*parts, stater=self.stater, missing=lambda: [MEMBER])  # type: ignore[arg-type]
+        self.code_log: Any = SimpleNamespace(in_terms=lambda terms: terms, code=self.code, changes=changes)
+        self.steps = LeaderSteps(*parts, code_log=self.code_log, missing=lambda: [MEMBER])  # type: ignore[arg-type]
 
-    def make(self, *change: Any) -> Generator[Wait, None, None]:
+    def make(self, *change: Any) -> Generator[ChangeWait, None, None]:
         """The next change of code."""
         self.done.append(change)
         if self.errors:
             raise self.errors.pop()
-        yield Wait.APPLIED
+        yield ChangeWait.APPLIED
 
 
 def run(steps: Generator[str, None, bool]) -> tuple[list[str], bool]:
@@ -158,8 +158,8 @@ def test_keys_come_from_the_states_of_all_partitions(parts: Parts, tmp_path: Pat
     )
     parts.machine.partitions = [0, 1]
     given: tuple[Any, ...] = (parts.driver, parts.machine, parts.leadership, parts.sequencer, keys)
-    parts.stater.ground = SimpleNamespace(directory=str(tmp_path))
-    LeaderSteps(*given, stater=parts.stater, missing=list).load_keys()
+    parts.code_log.ground = SimpleNamespace(directory=str(tmp_path))
+    LeaderSteps(*given, code_log=parts.code_log, missing=list).load_keys()
     assert loaded == ["clear", *enumerate(paths)]
 
 
@@ -171,7 +171,7 @@ def test_change_ends_where_its_code_is_not_committed() -> None:
     parts: Any = SimpleNamespace(sequencer=SimpleNamespace(intake=None))
     leadership: Any = SimpleNamespace(standing=Standing.LEADING, terms=(1,))
     bare: Any = SimpleNamespace()
-    stater = ConsensusStater(bare, parts, bare, consensus, bare, leadership, terms=(1,))
+    code_log = ClusterCodeLog(bare, parts, bare, consensus, bare, leadership, terms=(1,))
     code: Any = SimpleNamespace(is_logged=False, version=2, value={})
     with pytest.raises(SwitchUnfinished, match="the term is over"):
-        list(stater.state(code, {}))
+        list(code_log.state(code, {}))

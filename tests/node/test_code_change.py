@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.deploying.code_change import CodeChanges, NewCode, TableChange, Wait
+from cmdlog.node.deploying.code_change import ChangeWait, CodeChanges, NewCode, TableChange
 from cmdlog.node.deploying.deploy_errors import MigrationRefused, SiteLost, SwitchUnfinished
 from cmdlog.node.sites.prepared_changes import PreparedChanges
 from procedures.declaration.schema_plan import SchemaPlan
@@ -32,7 +32,7 @@ class World:
         )  # fmt: skip
         self.code_changes = CodeChanges(given, given)
 
-    def make(self, *, pauses: str = "migration one", is_logged: bool = False) -> tuple[list[Wait], Any]:
+    def make(self, *, pauses: str = "migration one", is_logged: bool = False) -> tuple[list[ChangeWait], Any]:
         """What the change waits for, and what it has made."""
         code: Any = NewCode(None, {"version": 3, "bundle": "b", "partitions": 2}, is_logged)  # type: ignore[arg-type]
         steps, waits = self.code_changes.make(code, TableChange({0: ADDITION}, pauses), self), []
@@ -69,9 +69,9 @@ class World:
     def check_fit(self, code: NewCode, entries: Mapping[int, Any]) -> None:
         self.done.append(("fit", dict(entries)))
 
-    def state(self, code: NewCode, entries: Mapping[int, Any]) -> Generator[Wait, None, None]:
+    def state(self, code: NewCode, entries: Mapping[int, Any]) -> Generator[ChangeWait, None, None]:
         self.done.append(("state", dict(entries)))
-        yield Wait.CODE
+        yield ChangeWait.CODE
 
     def bind(self, code: NewCode) -> None:
         self.done.append("bind")
@@ -91,7 +91,7 @@ def asked(*partitions: int) -> list[Any]:
 def test_steps_of_a_change_that_pauses_calls() -> None:
     """Held, run to the end, tried on every partition under one transaction id, stated, bound, taken again."""
     world = World({0: {"change": ENTRY}, 1: {"change": None}}, looks=2)
-    assert world.make() == ([Wait.CALLS, Wait.CALLS, Wait.CODE], {0: ENTRY})
+    assert world.make() == ([ChangeWait.CALLS, ChangeWait.CALLS, ChangeWait.CODE], {0: ENTRY})
     assert world.done == ["hold", *asked(0, 1), ("fit", {0: ENTRY}), ("state", {0: ENTRY}), "bind", "accept"]
 
 
@@ -106,7 +106,7 @@ def test_additions_are_neither_held_nor_tried() -> None:
     """No row can stand in their way, and calls run meanwhile."""
     world = World({})
     waits, entries = world.make(pauses="")
-    assert (waits, entries[0]["statements"]) == ([Wait.CODE], list(ADDITION.statements))
+    assert (waits, entries[0]["statements"]) == ([ChangeWait.CODE], list(ADDITION.statements))
     assert [step if isinstance(step, str) else step[0] for step in world.done] == ["fit", "state", "bind", "accept"]
 
 
@@ -135,7 +135,7 @@ def test_change_that_is_stated_is_left_to_be_completed(monkeypatch: pytest.Monke
     """It may be in the log already."""
     world = World({0: {"change": ENTRY}, 1: {"change": None}})
 
-    def fail(*_: object) -> Generator[Wait, None, None]:
+    def fail(*_: object) -> Generator[ChangeWait, None, None]:
         raise SwitchUnfinished("no room")
         yield
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 from cmdlog.cluster.replication import Replication
-from cmdlog.member.leading.consensus_stater import ConsensusStater
+from cmdlog.member.leading.cluster_code_log import ClusterCodeLog
 from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.node.deploying.deploy_errors import SiteLost, SwitchUnfinished
@@ -46,12 +46,12 @@ class LeaderSteps:
         sequencer: Sequencer,
         keys: KeyOwners,
         *,
-        stater: ConsensusStater,
+        code_log: ClusterCodeLog,
         missing: Callable[[], Iterable[ClusterMember]],
     ) -> None:
         """`missing` gives the members that the log does not state."""
         self._driver, self._machine, self._leadership, self._sequencer = driver, machine, leadership, sequencer
-        self._keys, self._stater, self._code, self._missing = keys, stater, stater.code, missing
+        self._keys, self._code_log, self._code, self._missing = keys, code_log, code_log.code, missing
 
     def still(self, terms: tuple[int, ...]) -> bool:
         """Whether these terms are the present leadership's."""
@@ -118,9 +118,9 @@ class LeaderSteps:
         self._driver.wake()
         while True:
             code = self._code.next_code()
-            tables = self._stater.changes.plan(code, self._code.versions.newest_value)
+            tables = self._code_log.changes.plan(code, self._code.versions.newest_value)
             try:
-                for wait in self._stater.changes.make(code, tables, self._stater.in_terms(terms)):
+                for wait in self._code_log.changes.make(code, tables, self._code_log.in_terms(terms)):
                     yield wait.name.lower()
             except SiteLost as lost:  # its successor tries once more
                 log.warning("change_tried_again", reason=str(lost))
@@ -142,7 +142,7 @@ class LeaderSteps:
         """The states say which keys were used; blocking."""
         self._keys.clear()
         for partition in self._machine.partitions:
-            connection, _ = open_reader(state_path(self._stater.ground.directory, partition))
+            connection, _ = open_reader(state_path(self._code_log.ground.directory, partition))
             with contextlib.closing(connection):
                 self._keys.load(connection, partition)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cmdlog.member.consensus import Consensus
+from cmdlog.member.leading.cluster_code_log import ClusterCodeLog
 from cmdlog.member.leading.commit_checks import CommitChecks
-from cmdlog.member.leading.consensus_stater import ConsensusStater
 from cmdlog.member.leading.directory_lineage import DirectoryLineage
 from cmdlog.member.leading.fitness_checks import FitnessChecks, Progress
 from cmdlog.member.leading.leader_steps import LeaderSteps
@@ -29,7 +29,7 @@ class Leading:
     transfer: LeadershipTransfer
     takeover: Takeover
     steps: LeaderSteps
-    stater: ConsensusStater
+    code_log: ClusterCodeLog
     lineage: DirectoryLineage
     checks: FitnessChecks
     commits: CommitChecks
@@ -90,16 +90,16 @@ def make_leading(ground: NodeGround, parts: NodeParts, consensus: Consensus, cod
     leadership = Leadership(consensus.node, consensus.fitness, events)
     driver.watch(leadership)
     lineage = DirectoryLineage(consensus.node, driver, consensus.peers)
-    stater = ConsensusStater(ground, parts, CodeChanges(ground, parts), consensus, code, leadership)
+    code_log = ClusterCodeLog(ground, parts, CodeChanges(ground, parts), consensus, code, leadership)
     return Leading(
         consensus=consensus,
         leadership=leadership,
         transfer=transfer,
         takeover=takeover,
         steps=LeaderSteps(
-            driver, consensus.machine, leadership, sequencer, parts.keys, stater=stater, missing=consensus.missing_members
+            driver, consensus.machine, leadership, sequencer, parts.keys, code_log=code_log, missing=consensus.missing_members
         ),
-        stater=stater,
+        code_log=code_log,
         lineage=lineage,
         checks=FitnessChecks(
             parts.desk.troubles, lineage, leadership, stalls=parts.sites.stalls, is_full=is_full, progress=takeover_progress

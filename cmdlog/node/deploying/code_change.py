@@ -36,7 +36,7 @@ T = TypeVar("T")
 Entries = Mapping[int, dict[str, Any]]  # partition -> value of its SCHEMA entry
 
 
-class Wait(enum.Enum):
+class ChangeWait(enum.Enum):
     """What a change waits for; a deploy gives it up after so many seconds, and names the problem."""
 
     CALLS = "calls that were placed before have not ended", 30.0
@@ -54,7 +54,7 @@ class Wait(enum.Enum):
         return self.value[1]
 
 
-Steps = Generator[Wait, None, T]  # yields while it waits; to be closed where it is not run to its end
+Steps = Generator[ChangeWait, None, T]  # yields while it waits; to be closed where it is not run to its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class TableChange:
         return {partition: StatedChange(of.statements, marked=of.marked).to_json() for partition, of in self.plans.items()}
 
 
-class CodeStater(Protocol):
+class CodeLog(Protocol):
     """How a node puts a change into its log. For one change."""
 
     def check_still(self) -> None:
@@ -124,7 +124,7 @@ class CodeStater(Protocol):
 
 
 class CodeChanges:
-    """The changes of one node, one at a time, but for one whose leadership is over: its stater refuses what it has left to do."""
+    """The changes of one node, one at a time, but for one whose leadership is over: its log refuses the rest."""
 
     def __init__(self, ground: NodeGround, parts: NodeParts) -> None:
         self._directory, self._partitions = ground.directory, range(ground.settings.partitions)
@@ -135,7 +135,7 @@ class CodeChanges:
         plans = plan_tables(code.db, self._directory, len(self._partitions))
         return TableChange(plans, find_pausing(plans, "" if code.is_logged else narrowed_column(code.db, former)))
 
-    def make(self, code: NewCode, tables: TableChange, stater: CodeStater) -> Steps[tuple[Entries, float]]:
+    def make(self, code: NewCode, tables: TableChange, code_log: CodeLog) -> Steps[tuple[Entries, float]]:
         """Takes the steps. Returns the entries that were stated, and for how many seconds no call could be placed.
 
         Raises: MigrationRefused, SiteLost, and nothing changed; BundleRefused, CallRefused, SwitchUnfinished.
@@ -143,26 +143,26 @@ class CodeChanges:
         # Additions are stated as they were planned; anything else as the sites have done it.
         entries, began, stated = tables.additions, time.monotonic(), False
         if tables.pauses:
-            stater.hold_calls()
+            code_log.hold_calls()
         try:
             if tables.pauses:
-                while not stater.is_drained:
-                    stater.check_still()
-                    yield Wait.CALLS
-                entries = yield from self._rehearse(code, tables.plans if code.is_logged else self._partitions, stater)
+                while not code_log.is_drained:
+                    code_log.check_still()
+                    yield ChangeWait.CALLS
+                entries = yield from self._rehearse(code, tables.plans if code.is_logged else self._partitions, code_log)
             if entries or not code.is_logged:
-                self._check_fit(code, entries, stater)
+                self._check_fit(code, entries, code_log)
             stated = True
-            yield from stater.state(code, entries)
+            yield from code_log.state(code, entries)
             began = began if tables.pauses else time.monotonic()
-            stater.bind(code)
+            code_log.bind(code)
         except BaseException:
-            stater.give_up(stated=stated)
+            code_log.give_up(stated=stated)
             raise
-        stater.accept_calls()
+        code_log.accept_calls()
         return entries, time.monotonic() - began
 
-    def _rehearse(self, code: NewCode, wanted: Iterable[int], stater: CodeStater) -> Steps[Entries]:
+    def _rehearse(self, code: NewCode, wanted: Iterable[int], code_log: CodeLog) -> Steps[Entries]:
         """The change of each of these partitions, done and kept open. Raises: MigrationRefused, and nothing is kept."""
         partitions, at = list(wanted), self._sequencer.intake.reserve_txn()
         bundle, of = str(code.value["bundle"]), partitions_of(code.value)
@@ -171,8 +171,8 @@ class CodeChanges:
             for partition in partitions:
                 self._sites.prepare(partition, {"catalog": code.version, "at": at, "bundle": bundle, "partitions": of})
             while (reports := self._changes.reports(at)) is None:
-                stater.check_still()
-                yield Wait.REHEARSAL
+                code_log.check_still()
+                yield ChangeWait.REHEARSAL
             for partition, report in reports.items():
                 if "error" in report:
                     hint = f"nothing changed; {report['hint']}" if report["hint"] else ""
@@ -183,9 +183,9 @@ class CodeChanges:
             raise
         return {partition: report["change"] for partition, report in reports.items() if report["change"] is not None}
 
-    def _check_fit(self, code: NewCode, entries: Entries, stater: CodeStater) -> None:
+    def _check_fit(self, code: NewCode, entries: Entries, code_log: CodeLog) -> None:
         try:
-            stater.check_fit(code, entries)
+            code_log.check_fit(code, entries)
         except BaseException:
             self._drop(entries)
             raise
@@ -201,7 +201,7 @@ def schema_entries(entries: Entries) -> list[tuple[int, RecordKind, dict[str, An
     return [(partition, RecordKind.SCHEMA, dict(entry)) for partition, entry in entries.items()]
 
 
-def await_applied(sequencer: Sequencer, partitions: Collection[int], stater: CodeStater) -> Steps[None]:
+def await_applied(sequencer: Sequencer, partitions: Collection[int], code_log: CodeLog) -> Steps[None]:
     """What is durable of these partitions now is applied at the end."""
     ends = {partition: marks["durable"] for partition, marks in sequencer.watermarks().items() if partition in partitions}
 
@@ -210,5 +210,5 @@ def await_applied(sequencer: Sequencer, partitions: Collection[int], stater: Cod
         return all(marks[partition]["applied"] >= index for partition, index in ends.items())
 
     while not is_applied():
-        stater.check_still()
-        yield Wait.APPLIED
+        code_log.check_still()
+        yield ChangeWait.APPLIED

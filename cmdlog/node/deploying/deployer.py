@@ -18,7 +18,7 @@ from cmdlog.node.assembly import NodeGround, NodeParts
 from cmdlog.node.background.running_work import Work
 from cmdlog.node.deploying.bundle_check import check_bundle
 from cmdlog.node.deploying.change_trial import Trial, TrialOrder, try_change
-from cmdlog.node.deploying.code_change import CodeChanges, CodeStater, NewCode, Steps, T, TableChange, Wait
+from cmdlog.node.deploying.code_change import ChangeWait, CodeChanges, CodeLog, NewCode, Steps, T, TableChange
 from cmdlog.node.deploying.deploy_errors import (
     BundleRefused,
     DeployNeedsMigration,
@@ -94,9 +94,7 @@ def statements_of(entry: Mapping[str, Any]) -> list[str]:
 class Deployer:
     """Any thread; one deploy at a time."""
 
-    def __init__(
-        self, ground: NodeGround, parts: NodeParts, changes: CodeChanges, begin_change: Callable[[], CodeStater]
-    ) -> None:
+    def __init__(self, ground: NodeGround, parts: NodeParts, changes: CodeChanges, begin_change: Callable[[], CodeLog]) -> None:
         """`begin_change` gives who states the next change. Raises: CallRefused, where this node may not state any."""
         self.code = ground.boot.code
         self._directory, self._partitions, self._work_list = ground.directory, ground.settings.partitions, ground.work
@@ -111,33 +109,33 @@ class Deployer:
         `migrate`: also where calls have to pause. Raises: BundleRefused, TablesRefused, DeployNeedsMigration, MigrationRefused,
         DeployUnderWay, SwitchUnfinished; CallRefused.
         """
-        with self._alone() as stater:
-            return self._deploy(bundle, stater, migrate=migrate, plan=plan).to_json()
+        with self._alone() as code_log:
+            return self._deploy(bundle, code_log, migrate=migrate, plan=plan).to_json()
 
     def roll_back(self, version: int | None = None, *, migrate: bool = False, plan: bool = False) -> dict[str, Any]:
         """Serves the code of a former version, as a new version; None: of the one before. Raises: as `deploy`; NoFormerCode."""
-        with self._alone() as stater:
+        with self._alone() as code_log:
             code = self.code
             former = [known for known, value in code.by_version.items() if value["hash"] != code.newest_hash]
             wanted = max(former, default=0) if version is None else version
             if wanted not in former:
                 known = ", ".join(map(str, sorted(former))) or "none"
                 raise NoFormerCode(f"version {version or 'before the newest'} is no former code; the log has: {known}")
-            return self._deploy(bundle_of(wanted, code.by_version[wanted]), stater, migrate=migrate, plan=plan).to_json()
+            return self._deploy(bundle_of(wanted, code.by_version[wanted]), code_log, migrate=migrate, plan=plan).to_json()
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[CodeStater]:
+    def _alone(self) -> Iterator[CodeLog]:
         self._readiness.check_serving()
-        stater = self._begin_change()
+        code_log = self._begin_change()
         if not self._turn.acquire(blocking=False):
             raise DeployUnderWay("another deploy is under way")
         try:
             with self._work_list.track("deploy", "deploy") as self._work:
-                yield stater
+                yield code_log
         finally:
             self._turn.release()
 
-    def _deploy(self, bundle: Bundle, stater: CodeStater, *, migrate: bool, plan: bool) -> DeployAnswer:
+    def _deploy(self, bundle: Bundle, code_log: CodeLog, *, migrate: bool, plan: bool) -> DeployAnswer:
         known = self.code
         same = known.newest_hash == bundle.hash
         if same and self._intake.code_version == known.newest:
@@ -148,13 +146,13 @@ class Deployer:
         self._work.enter("comparing the tables")
         tables = self._plan(code)
         if not same:
-            stater.check_fit(code, {})
+            code_log.check_fit(code, {})
         if plan:
             answer = DeployAnswer.of_plan(code.version, tables.plans, tables.pauses)
             return answer.with_trial(self._try_change(code)) if tables.pauses else answer
         if tables.pauses and not migrate:
             raise DeployNeedsMigration(f"the code has {tables.pauses}")
-        entries, paused_s = self._run(self._changes.make(code, tables, stater))
+        entries, paused_s = self._run(self._changes.make(code, tables, code_log))
         pause_ms = round(paused_s * 1000, 3)
         log.info("code_deployed", catalog_version=code.version, bundle=bundle.hash[:12], pause_ms=pause_ms)
         return DeployAnswer.of_entries(code.version, entries, pause_ms)
@@ -193,7 +191,7 @@ class Deployer:
         with contextlib.closing(steps):
             while True:
                 try:
-                    wait: Wait = next(steps)
+                    wait: ChangeWait = next(steps)
                 except StopIteration as ended:
                     made: T = ended.value
                     return made
@@ -204,7 +202,7 @@ class Deployer:
                 self._check_goes_on(wait, deadline)
                 look.wait(LOOK_S)
 
-    def _check_goes_on(self, wait: Wait, deadline: float) -> None:
+    def _check_goes_on(self, wait: ChangeWait, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise SwitchUnfinished(f"{wait.problem} within {wait.timeout_s:g} s")
         try:

@@ -19,8 +19,8 @@ from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import Place, restore_groups
 from cmdlog.member.consensus import terms_of_states
 from cmdlog.member.entry_reader import EntryRequest, read_entries
+from cmdlog.member.leading.cluster_code_log import ClusterCodeLog
 from cmdlog.member.leading.commit_checks import CommitChecks
-from cmdlog.member.leading.consensus_stater import ConsensusStater
 from cmdlog.member.leading.leader_steps import LeaderSteps
 from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.member.leading.leadership_events import LeadershipEvents
@@ -210,7 +210,7 @@ class SimMember:
         self.driver.watch(self.leadership)
         self.steps = StepsOfLists(
             self.driver, self.sequenced, self.leadership, self.sequencer, self.keys,
-            stater=cast(ConsensusStater, SimpleNamespace(code=ONE_CODE)), missing=self.missing_members,
+            code_log=cast(ClusterCodeLog, SimpleNamespace(code=ONE_CODE)), missing=self.missing_members,
         )  # fmt: skip
         self.steps.listed = machine.states
         self.reads = ReadRounds(self.driver, self.sequenced, reads_max=10_000)

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cmdlog.member.leading.consensus_stater import ConsensusStater
+from cmdlog.member.leading.cluster_code_log import ClusterCodeLog
 from cmdlog.node.deploying.code_change import CodeChanges
 from cmdlog.node.deploying.deploy_errors import DeployNeedsMigration, SwitchUnfinished
 from cmdlog.node.node import Node
@@ -157,10 +157,10 @@ def end_after(patch: pytest.MonkeyPatch, owner: type, step: str, error: Exceptio
     [
         (CodeChanges, "_rehearse", 0, 1),
         (CodeChanges, "_rehearse", 1, 1),
-        (ConsensusStater, "_commit", 0, 1),
-        (ConsensusStater, "_commit", 1, 2),
-        (ConsensusStater, "_commit", 2, 2),
-        (ConsensusStater, "state", 1, 2),
+        (ClusterCodeLog, "_commit", 0, 1),
+        (ClusterCodeLog, "_commit", 1, 2),
+        (ClusterCodeLog, "_commit", 2, 2),
+        (ClusterCodeLog, "state", 1, 2),
     ],
 )
 def test_leader_that_ends_after_a_step_leaves_all_or_nothing(
@@ -188,7 +188,7 @@ def test_change_that_its_leader_does_not_finish_is_completed(
     """It runs out of time when the code is stated, or the tables as well: calls are served again."""
     leader, bundle = three.leader(), make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1]
     with monkeypatch.context() as patch:
-        end_after(patch, ConsensusStater, "_commit", SwitchUnfinished("not confirmed in time"), times=committed)
+        end_after(patch, ClusterCodeLog, "_commit", SwitchUnfinished("not confirmed in time"), times=committed)
         with pytest.raises(SwitchUnfinished):
             leader.deployer.deploy(bundle, migrate=True)
     assert ask_retried(three.leader, "hit", key="second", id=1) == 2
@@ -213,7 +213,7 @@ def test_site_that_ends_in_a_takeover_is_asked_again(three: Members, tmp_path: P
 
     monkeypatch.setattr(ProcessSites, "prepare", prepare_once_killed)
     with monkeypatch.context() as patch:
-        end_after(patch, ConsensusStater, "_commit", Ends())
+        end_after(patch, ClusterCodeLog, "_commit", Ends())
         with pytest.raises(Ends):
             leader.deployer.deploy(bundle, migrate=True)
     assert ask_retried(three.leader, "hit", key="second", id=1) == 2

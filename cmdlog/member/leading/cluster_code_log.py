@@ -20,9 +20,9 @@ from cmdlog.member.consensus import Consensus
 from cmdlog.member.leading.leadership import Leadership, Standing
 from cmdlog.member.member_code import MemberCode
 from cmdlog.node.assembly import NodeGround, NodeParts
-from cmdlog.node.deploying.code_change import CodeChanges, Entries, NewCode, Steps, Wait, await_applied, schema_entries
+from cmdlog.node.deploying.code_change import ChangeWait, CodeChanges, Entries, NewCode, Steps, await_applied, schema_entries
 from cmdlog.node.deploying.deploy_errors import SwitchUnfinished
-from cmdlog.node.deploying.lone_stater import check_fit
+from cmdlog.node.deploying.local_code_log import check_fit
 from cmdlog.node.outcome import CallOutcome, Done, Reply
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -31,8 +31,8 @@ log = structlog.get_logger("cmdlog.cluster")
 
 
 @dataclass(frozen=True, slots=True)
-class ConsensusStater:
-    """The `CodeStater` of one change; the node's own is of none."""
+class ClusterCodeLog:
+    """The `CodeLog` of one change; the node's own is of none."""
 
     ground: NodeGround
     parts: NodeParts
@@ -42,13 +42,13 @@ class ConsensusStater:
     leadership: Leadership
     terms: tuple[int, ...] = ()  # that the change is made in
 
-    def begin_deploy(self) -> ConsensusStater:
+    def begin_deploy(self) -> ClusterCodeLog:
         """States a change in the present terms. Raises: CallRefused, where another node leads, or none."""
         with self.consensus.driver.lock:
             self.parts.sequencer.admission.raise_refusal()
             return self.in_terms(self.leadership.terms)
 
-    def in_terms(self, terms: tuple[int, ...]) -> ConsensusStater:
+    def in_terms(self, terms: tuple[int, ...]) -> ClusterCodeLog:
         """States a change in these terms."""
         return replace(self, terms=terms)
 
@@ -87,12 +87,12 @@ class ConsensusStater:
         machine, intake = self.consensus.machine, self.parts.sequencer.intake
         if not code.is_logged:
             log.info("code_proposed", catalog_version=code.version)
-            yield from self._commit(lambda done: machine.state(RecordKind.CATALOG, code.value, done), Wait.CODE)
+            yield from self._commit(lambda done: machine.state(RecordKind.CATALOG, code.value, done), ChangeWait.CODE)
         if entries:
-            yield from self._commit(lambda done: intake.add_entries(schema_entries(entries), done), Wait.TABLES)
+            yield from self._commit(lambda done: intake.add_entries(schema_entries(entries), done), ChangeWait.TABLES)
             yield from await_applied(self.parts.sequencer, entries, self)
 
-    def _commit(self, place: Callable[[Done], None], wait: Wait) -> Steps[None]:
+    def _commit(self, place: Callable[[Done], None], wait: ChangeWait) -> Steps[None]:
         """Places under one lock with the look at the terms: calls may have run since they were over."""
         replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         with self.consensus.driver.lock:

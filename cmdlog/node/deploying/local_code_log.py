@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from cmdlog.node.assembly import NodeGround, NodeParts
-from cmdlog.node.deploying.code_change import Entries, NewCode, Steps, Wait, await_applied, schema_entries
+from cmdlog.node.deploying.code_change import ChangeWait, Entries, NewCode, Steps, await_applied, schema_entries
 from cmdlog.node.deploying.deploy_errors import BundleRefused
 from cmdlog.node.outcome import LogFullRefusal
 from cmdlog.node.sequencing.block_builder import size_of
@@ -25,8 +25,8 @@ from cmdlog.wal.log import Log
 from procedures.code.procedure_versions import partitions_of
 
 
-class LoneStater:
-    """The `CodeStater` of all changes of a node."""
+class LocalCodeLog:
+    """The `CodeLog` of all changes of a node."""
 
     def __init__(self, ground: NodeGround, parts: NodeParts) -> None:
         """The node's log has not begun to write."""
@@ -54,7 +54,7 @@ class LoneStater:
         if records or entries:
             parts.sequencer.opening.add(records, schema_entries(entries), done=durable.set)
             while not durable.is_set():
-                yield Wait.CODE if records else Wait.TABLES
+                yield ChangeWait.CODE if records else ChangeWait.TABLES
         if records:
             self._boot.code.add(code.value)
             parts.sites.add_code(code.version, str(code.value["bundle"]), partitions=partitions_of(code.value))
@@ -76,7 +76,7 @@ class LoneStater:
 
 
 def check_fit(wal: Log, sequencer: Sequencer, record: bytes, entries: Entries) -> None:
-    """Whether the log takes this CATALOG record (b"": it has it) with these changes. Raises: as `CodeStater.check_fit`."""
+    """Whether the log takes this CATALOG record (b"": it has it) with these changes. Raises: as `CodeLog.check_fit`."""
     segment_bytes, head_bytes = wal.instance.segment_bytes, wal.head_bytes + len(record)
     of_entries = sum(map(_entry_bytes, entries.values()))
     longest = len(record) + of_entries
