@@ -27,7 +27,7 @@ class PartitionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class CallPace:
+class WorkPace:
     """How much of something (calls, rows) is done, of how much, and how fast."""
 
     done: int

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from replay.recover.execute import RecoveryProgress
-    from replay.results import CallPace
+    from replay.results import WorkPace
 
 ROWS: Final = -1  # number of the bar that shows rows
 Tell = Callable[["RecoveryProgress"], None]
@@ -48,7 +48,7 @@ class ProgressDisplay:
         if self._bar is not None:
             self._bar.stop()
 
-    def moved(self, moved: CallPace) -> None:
+    def moved(self, moved: WorkPace) -> None:
         """Rows on their way to other partitions."""
         if self._bar is None:
             return
@@ -65,7 +65,7 @@ class ProgressDisplay:
                 self._tasks[partition] = self._bar.add_task(f"  partition {partition}", total=None, pace="")
             self._show(partition, pace)
 
-    def _show(self, partition: int | None, pace: CallPace) -> None:
+    def _show(self, partition: int | None, pace: WorkPace) -> None:
         left = f"{pace.left_s:.0f} s left" if pace.left_s is not None else ""
         text = f"{pace.done:,} calls, {pace.rate:,.0f}/s {left}"
         self._bar.update(self._tasks[partition], completed=pace.done, total=pace.total, pace=text)

@@ -29,7 +29,7 @@ from replay.recover.execute import RecoveryProgress, RecoveryReport, ReplayTerms
 from replay.recover.new_directory import CreationMarker, NewNodeDirectory
 from replay.recover.quarantine import Aside, QuarantineFile, joined
 from replay.recover.to_directory import reborn, unfinished_node, with_stated_set
-from replay.results import CallPace, PartitionResult
+from replay.results import PartitionResult, WorkPace
 
 Tell = Callable[[RecoveryProgress], None]
 
@@ -40,7 +40,7 @@ def rebuild_jointly(
     out: str,
     *,
     partitions: int | None = None,
-    moved: Callable[[CallPace], None] = lambda _moved: None,
+    moved: Callable[[WorkPace], None] = lambda _moved: None,
     accept_data_loss: bool = False,
     **terms: Unpack[ReplayTerms],
 ) -> RecoveryReport:

@@ -12,16 +12,16 @@ from typing import Final
 
 from cmdlog.work_progress import count_progress
 from replay.plan.node_plan import Plan
-from replay.results import CallPace
+from replay.results import WorkPace
 
 DISPLAY_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryProgress(CallPace):
+class RecoveryProgress(WorkPace):
     """Progress of a recovery."""
 
-    partitions: Mapping[int, CallPace] = field(default_factory=dict)  # those that have calls to replay
+    partitions: Mapping[int, WorkPace] = field(default_factory=dict)  # those that have calls to replay
     waiting: str = ""  # why some partition does not get on
 
 
@@ -33,7 +33,7 @@ class RecoveryMeter:
         self._totals = {part.partition: part.calls for part in plan.partitions if part.calls}
         self._total = sum(self._totals.values())
         self._before: dict[int, int] = {}
-        self._paces: dict[int, CallPace] = {p: CallPace(0, total, 0.0) for p, total in self._totals.items()}
+        self._paces: dict[int, WorkPace] = {p: WorkPace(0, total, 0.0) for p, total in self._totals.items()}
         self._reported_at = 0.0
 
     def resume_partition(self, partition: int, left: int) -> None:
@@ -47,7 +47,7 @@ class RecoveryMeter:
         now, before = time.monotonic(), self._before.get(partition, 0)
         if partition in self._totals:
             total = self._totals[partition]  # what an earlier run did is an estimate
-            self._paces[partition] = CallPace(min(total, before + calls), total, now - self._began, before)
+            self._paces[partition] = WorkPace(min(total, before + calls), total, now - self._began, before)
         done = sum(pace.done for pace in self._paces.values())
         if now - self._reported_at >= DISPLAY_EVERY_S or done >= self._total:
             self._reported_at = now
@@ -56,5 +56,5 @@ class RecoveryMeter:
     def end(self) -> None:
         """Every partition is at its end."""
         elapsed = time.monotonic() - self._began
-        self._paces = {p: CallPace(total, total, elapsed, self._before.get(p, 0)) for p, total in self._totals.items()}
+        self._paces = {p: WorkPace(total, total, elapsed, self._before.get(p, 0)) for p, total in self._totals.items()}
         self._tell(RecoveryProgress(self._total, self._total, elapsed, sum(self._before.values()), dict(self._paces)))

@@ -45,7 +45,7 @@ from replay.plan.node_plan import Plan, Planned
 from replay.recover.execute import RecoveryReport, ReplayTerms, Target, execute
 from replay.recover.new_directory import CreationMarker, NewNodeDirectory
 from replay.repartition.repartition import check_shape, reshape
-from replay.results import CallPace, PartitionResult
+from replay.results import PartitionResult, WorkPace
 from replay.state.trust import Trust, state_path
 from snapshot.capture.image import ImageCapture
 from snapshot.capture.seal import seal
@@ -81,7 +81,7 @@ class UnfinishedNode:
         for result in results:
             end_at(self.groups, result)
 
-    def complete(self, report: RecoveryReport, moved: Callable[[CallPace], None]) -> None:
+    def complete(self, report: RecoveryReport, moved: Callable[[WorkPace], None]) -> None:
         """Makes it a node, of the new shape if there is one. Durable on return. Raises: what `reshape` raises."""
         files, out, groups, results = self.target.files, self.target.directory, self.groups, report.results
         if self.partitions is not None:
@@ -97,7 +97,7 @@ def rebuild(
     out: str,
     *,
     partitions: int | None = None,
-    moved: Callable[[CallPace], None] = lambda _moved: None,
+    moved: Callable[[WorkPace], None] = lambda _moved: None,
     **terms: Unpack[ReplayTerms],
 ) -> RecoveryReport:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.

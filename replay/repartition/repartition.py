@@ -54,7 +54,7 @@ from replay.repartition.rows import (
     write_homes,
 )
 from replay.repartition.sessions import open_sessions
-from replay.results import CallPace, PartitionResult
+from replay.results import PartitionResult, WorkPace
 from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
 from snapshot.catalog import remove_state
 
@@ -88,7 +88,7 @@ def reshape(
     groups: GroupStates,
     *,
     partitions: int,
-    progress: Callable[[CallPace], None] = lambda _rows: None,
+    progress: Callable[[WorkPace], None] = lambda _rows: None,
     replacing: Callable[[], None] = lambda: None,
 ) -> list[PartitionResult]:
     """Turns the states in `out` and the `groups`, which end where those are, into those of so many partitions.
@@ -116,7 +116,7 @@ def _stands(out: str, partition: int) -> PartitionResult:
 class _Reshaping:
     """One recovery into another number of partitions."""
 
-    def __init__(self, files: Files, out: str, groups: GroupStates, new: int, progress: Callable[[CallPace], None]) -> None:
+    def __init__(self, files: Files, out: str, groups: GroupStates, new: int, progress: Callable[[WorkPace], None]) -> None:
         self._files, self._out, self._groups, self._new = files, out, groups, new
         self._old = groups.cluster.partitions
         self._began, self._progress = time.monotonic(), progress
@@ -238,7 +238,7 @@ class _Reshaping:
 
     def _report_progress(self, *, last: bool = False) -> None:
         rows = self._rows_total if last else self._rows
-        self._progress(CallPace(rows, self._rows_total, time.monotonic() - self._began))
+        self._progress(WorkPace(rows, self._rows_total, time.monotonic() - self._began))
 
     # -- files -----------------------------------------------------------------------------------------------------------
 

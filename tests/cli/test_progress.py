@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from cmdlog.cli.progress import ProgressDisplay
+from replay.recover.progress import RecoveryProgress
+from replay.results import WorkPace
 
-PACE = SimpleNamespace(calls=1000, calls_total=4000, rate=500.0, left_s=6.0)
-PROGRESS: Any = SimpleNamespace(**vars(PACE), partitions={0: PACE, 1: PACE})
+PACE = WorkPace(1000, 4000, 2.0)
+PROGRESS = RecoveryProgress(1000, 4000, 2.0, partitions={0: PACE, 1: PACE})
 
 
 def test_nothing_is_shown_to_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

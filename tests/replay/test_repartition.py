@@ -36,7 +36,7 @@ from replay.errors import Interrupted, ReshapeRefused
 from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from replay.repartition.repartition import check_shape, reshape
-from replay.results import CallPace
+from replay.results import WorkPace
 from replay.state.trust import Trust, read_position, state_path
 from snapshot.catalog import check, list_snapshots
 from tests.node.apps import voter
@@ -190,7 +190,7 @@ def test_result_is_a_node_that_recovers_by_itself(tmp_path: Path) -> None:
             answer_of(node, (name, params))
         last_id = node.invoke("add_contestants", {"names": ["A", "B"]}).txn_id
         total = sum(count for part in node.call("totals") for _, count in part)
-    seen: list[CallPace] = []
+    seen: list[WorkPace] = []
     out = reshaped(tmp_path / "old", tmp_path / "out", 16, moved=seen.append)
     assert seen[-1].done == seen[-1].total > 0
     expected = whole(out, 16, voter.db)
@@ -231,7 +231,7 @@ def test_a_recovery_that_is_broken_off_while_rows_move_is_gone_on_with(tmp_path:
             answer_of(node, (name, params))
     plan = make_plan(FILES, str(tmp_path / "old"), PAST)
 
-    def stop(_: CallPace) -> None:
+    def stop(_: WorkPace) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("replay.repartition.repartition.REPORT_EVERY_ROWS", 10)
@@ -416,6 +416,6 @@ def test_progress_ends_with_every_row(tmp_path: Path) -> None:
     for n in range(50):
         node.add(0, "shops", shop=f"shop {n}")
     node.add(0, "places", name="here")
-    seen: list[CallPace] = []
+    seen: list[WorkPace] = []
     made(node, 4, progress=seen.append)
     assert (seen[-1].done, seen[-1].total, seen[-1].percent, seen[-1].left_s) == (54, 54, 100.0, 0.0)

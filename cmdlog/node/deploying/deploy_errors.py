@@ -39,6 +39,9 @@ class MigrationRefused(OperatorError):
 class SiteLost(MigrationRefused):
     """The site of a partition ended while it tried the change."""
 
+    kind = "migration_failed"
+    hint = "nothing changed; look at the server's log for why the site ended, then deploy again"
+
 
 class DeployUnderWay(OperatorError):
     """Another deploy has not ended."""

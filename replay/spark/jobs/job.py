@@ -26,7 +26,7 @@ from cmdlog.wal.files import Files, RealFiles
 from replay.errors import Divergence, DivergencePlace, Interrupted, Poison, RemoteError, ReplayError
 from replay.recover.execute import terminable
 from replay.recover.progress import RecoveryProgress
-from replay.results import CallPace
+from replay.results import WorkPace
 from replay.spark.base.executor_zip import ship
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.fetched_inputs import inputs, output_path
@@ -283,7 +283,7 @@ class _Meter:
         for key, order in self._orders.items():
             total = int(order["calls"])
             before = total if key in self._done else 0
-            paces[int(order["partition"])] = CallPace(min(total, calls.get(key, 0)), total, elapsed, before)
+            paces[int(order["partition"])] = WorkPace(min(total, calls.get(key, 0)), total, elapsed, before)
         total = sum(pace.total for pace in paces.values())
         done, before = (sum(pace.done for pace in paces.values()), sum(pace.before for pace in paces.values()))
         self._tell(RecoveryProgress(done, total, elapsed, before, paces, waiting))
