@@ -7,7 +7,7 @@ impossible message must not stop the others of its frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from hmac import compare_digest
 from io import BytesIO
 from itertools import repeat
@@ -54,7 +54,6 @@ from cmdlog.raft.wire.layout import (
     Malformed,
     Tag,
     bulk_digest,
-    column_code,
     unpack_column,
 )
 from cmdlog.wal.ids import Term
@@ -231,36 +230,31 @@ def _append_reply(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _
     return AppendReply(sender, receiver, term, index, _flag(rejected), hint_index, hint_term)
 
 
-def _columns(fields: Mapping[int, bytes], tags: Sequence[Tag]) -> dict[str, Sequence[int]]:
-    """Columns of numbers, all of one length; contexts and digests are of 64 bits, unlike terms and indexes."""
-    columns = {tag: unpack_column(column_code(tag), _required(fields, tag), COLUMN_MAX) for tag in tags}
-    if len(set(map(len, columns.values()))) > 1:
-        raise Malformed
-    if any(max(columns[tag], default=0) > NUMBER_MAX for tag in tags if tag not in _OF_64_BITS):
-        raise Malformed
-    return {tag.name.lower(): list(of) if Tag.GROUPS in columns else of for tag, of in columns.items()}
-
-
-_OF_64_BITS: Final = frozenset({Tag.CONTEXTS, Tag.DIGESTS})
+_BUNDLES: Final = (HeartbeatBundle, HeartbeatReplyBundle)
+_OF_NODES: Final = (Executed, Fitness)
 _READERS: Final[dict[str, Callable[[int], Any]]] = {"campaign": _campaign, "granted": _flag}
 
 
 def _plain(made: Any) -> _Maker:
     """Makes messages by the tables of the layout. A bundle has no term; that of what else belongs to no group is 0."""
-    names = [name for name, _ in FIXED_FIELDS[made.kind]]
-    tags = COLUMNS.get(made.kind, ())
+    readers = [(name, _READERS.get(name, int)) for name, _ in FIXED_FIELDS[made.kind]]
+    columns, has_term, is_of_node = COLUMNS.get(made.kind, ()), made not in _BUNDLES, made in _OF_NODES
 
     def make(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Rest) -> Any:
-        said = {name: _READERS.get(name, int)(number) for name, number in zip(names, fixed, strict=True)}
-        if made not in _BUNDLES:
-            said["term"] = NO_TERM if made in _OF_NODES else term
-        return made(sender=sender, receiver=receiver, **said, **_columns(rest[0], tags))
+        said: dict[str, object] = {name: read(number) for (name, read), number in zip(readers, fixed, strict=True)}
+        if has_term:
+            said["term"] = NO_TERM if is_of_node else term
+        count = -1  # of the numbers of each column
+        for tag, name, code, is_bounded in columns:
+            numbers = unpack_column(code, _required(rest[0], tag), COLUMN_MAX)
+            if count not in (-1, len(numbers)) or (is_bounded and numbers and max(numbers) > NUMBER_MAX):
+                raise Malformed
+            said[name], count = numbers if tag is Tag.CONTEXTS else list(numbers), len(numbers)
+        return made(sender=sender, receiver=receiver, **said)
 
     return make
 
 
-_BUNDLES: Final = (HeartbeatBundle, HeartbeatReplyBundle)
-_OF_NODES: Final = (Executed, Fitness)
 _MAKERS: Final[dict[MessageKind, _Maker]] = {
     **{made.kind: _plain(made) for made in PLAIN},
     MessageKind.APPEND: _append,

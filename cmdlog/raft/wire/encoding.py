@@ -26,7 +26,6 @@ from cmdlog.raft.wire.layout import (
     MessageTooLarge,
     Tag,
     bulk_digest,
-    column_code,
     pack_column,
     pack_field,
 )
@@ -134,8 +133,8 @@ def _install_snapshot(group: PartitionId, m: InstallSnapshot) -> bytes:
 def _plain(group: PartitionId, message: Any) -> bytes:
     """Encodes by the tables of the layout. A bundle has no term."""
     kind = message.kind
-    columns = [(tag, column_code(tag), getattr(message, tag.name.lower())) for tag in COLUMNS.get(kind, ())]
-    fields = b"".join(pack_field(tag, pack_column(code, values)) for tag, code, values in columns)
+    columns = COLUMNS.get(kind, ())
+    fields = b"".join([pack_field(tag, pack_column(code, getattr(message, name))) for tag, name, code, _ in columns])
     fixed = [getattr(message, name) for name, _ in FIXED_FIELDS[kind]]
     return _meta(kind, group, getattr(message, "term", NO_TERM), *fixed, fields=fields)
 

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from struct import Struct, calcsize, pack, unpack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cmdlog.raft.errors import RaftError
 from cmdlog.raft.messages import (
@@ -120,12 +120,31 @@ FIXED_FIELDS: Final[dict[MessageKind, tuple[tuple[str, str], ...]]] = {
     MessageKind.EXECUTED: (),
     MessageKind.FITNESS: (("reasons", "I"),),
 }
-COLUMNS: Final[dict[MessageKind, tuple[Tag, ...]]] = {
-    MessageKind.READ_REQUEST: (Tag.CONTEXTS,),
-    MessageKind.READ_REPLY: (Tag.CONTEXTS,),
-    MessageKind.HEARTBEAT_BUNDLE: (Tag.GROUPS, Tag.TERMS, Tag.ROUNDS, Tag.COMMITS),
-    MessageKind.HEARTBEAT_REPLY_BUNDLE: (Tag.GROUPS, Tag.TERMS, Tag.ROUNDS),
-    MessageKind.EXECUTED: (Tag.GROUPS, Tag.TERMS, Tag.INDEXES, Tag.COMMITS, Tag.DIGESTS),
+
+UINT32: Final = "I"  # columns, by their struct code
+UINT64: Final = "Q"
+
+
+class Column(NamedTuple):
+    """A field of numbers, which a message has under this name."""
+
+    tag: Tag
+    name: str
+    code: str  # struct code of a number
+    is_bounded: bool  # by NUMBER_MAX: contexts and digests are of 64 bits, unlike terms and indexes
+
+
+def _columns(*tags: Tag) -> tuple[Column, ...]:
+    whole = (Tag.CONTEXTS, Tag.DIGESTS)
+    return tuple(Column(tag, tag.name.lower(), UINT32 if tag is Tag.GROUPS else UINT64, tag not in whole) for tag in tags)
+
+
+COLUMNS: Final = {
+    MessageKind.READ_REQUEST: _columns(Tag.CONTEXTS),
+    MessageKind.READ_REPLY: _columns(Tag.CONTEXTS),
+    MessageKind.HEARTBEAT_BUNDLE: _columns(Tag.GROUPS, Tag.TERMS, Tag.ROUNDS, Tag.COMMITS),
+    MessageKind.HEARTBEAT_REPLY_BUNDLE: _columns(Tag.GROUPS, Tag.TERMS, Tag.ROUNDS),
+    MessageKind.EXECUTED: _columns(Tag.GROUPS, Tag.TERMS, Tag.INDEXES, Tag.COMMITS, Tag.DIGESTS),
 }
 """Fields of numbers, in the order in which they are written; all of a message are of one length."""
 
@@ -146,8 +165,6 @@ FIELD: Final = Struct("<HxxI")  # tag, bytes that follow
 RUN: Final = Struct("<IQ")  # count, term
 FIXED: Final = {kind: layout(fields) for kind, fields in FIXED_FIELDS.items()}
 WHOLE: Final = {kind: layout((*HEAD_FIELDS, *fields)) for kind, fields in FIXED_FIELDS.items()}  # head and fixed part in one call
-UINT32: Final = "I"  # columns, by their struct code
-UINT64: Final = "Q"
 
 
 def column_code(tag: Tag) -> str:
