@@ -107,14 +107,14 @@ def _check_remade(value: Any) -> None:
 
 def _model_json(value: Any) -> Any:
     """The JSON of a model. Raises: NoWireForm, when the model reads another one in it."""
-    kind, told = type(value), value.model_dump(mode="json", by_alias=True)
+    kind, dumped = type(value), value.model_dump(mode="json", by_alias=True)
     try:
-        same = kind.model_validate_json(orjson.dumps(told)) == value
+        same = kind.model_validate_json(orjson.dumps(dumped)) == value
     except ValueError as error:
         raise NoWireForm(f"is a {kind.__name__}, which cannot read the JSON that it writes: {error}") from None
     if not same:
         raise NoWireForm(f"is a {kind.__name__} that does not come back equal from its JSON; correct the model, or send a dict")
-    return told
+    return dumped
 
 
 def _text(value: Any) -> str:

@@ -11,6 +11,9 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
 from cmdlog.api.app import Api, create_app
@@ -259,10 +262,6 @@ def test_no_line_of_the_log_holds_what_a_caller_sent(app: Api, node: Any, post: 
     assert SECRET not in repr(app.service.front.errors())
 
 
-trace_sdk = pytest.importorskip("opentelemetry.sdk.trace")
-trace_export = pytest.importorskip("opentelemetry.sdk.trace.export")
-memory_export = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
-
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"
 
@@ -270,9 +269,9 @@ SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a configured provider exports."""
-    memory = memory_export.InMemorySpanExporter()
-    provider = trace_sdk.TracerProvider()
-    provider.add_span_processor(trace_export.SimpleSpanProcessor(memory))
+    memory = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
     return memory
 

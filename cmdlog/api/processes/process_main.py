@@ -117,11 +117,11 @@ class NodeLink:
 
     def answered(self, waiting: WaitingCaller, status: int, txn: int, body: bytes, more: bytes) -> None:
         if more.startswith(STAGES):
-            told = orjson.loads(more)
+            measured = orjson.loads(more)
             if len(self._stages) >= SLOW_KEPT:
                 del self._stages[next(iter(self._stages))]
-            self._stages[txn] = told["stages"]
-            more = orjson.dumps(told["trace"]) if told["trace"] else b""
+            self._stages[txn] = measured["stages"]
+            more = orjson.dumps(measured["trace"]) if measured["trace"] else b""
         waiting.done(decode_reply(status, txn, body, more))
 
     def lost(self, waiting: WaitingCaller, why: str, *, sent: bool) -> None:
@@ -242,27 +242,27 @@ class HttpProcessMain:
     def _take_code(self, said: ChannelFrame) -> None:
         """Loads it, which takes the loop as long as an import does: a deploy waits for it."""
         head, _, bundle = said.body.partition(b"\n")
-        told = orjson.loads(head)
+        served = orjson.loads(head)
         problem = ""
         try:
             db = load_bundle(Bundle.from_bytes(bundle))
         except ProceduresError as error:
             problem = full_text(error)
-            logger.error("code_not_loaded", catalog_version=told["version"], reason=problem)
+            logger.error("code_not_loaded", catalog_version=served["version"], reason=problem)
             self._near.answer_by(None)
         else:
-            node = self._node or self._join_node(told)
-            node.serve_code(db, told["version"])
+            node = self._node or self._join_node(served)
+            node.serve_code(db, served["version"])
             self._near.answer_by(node)
             settle_garbage_collection()
-        self._control.write(encode_link_frame(LinkFrameKind.SERVES, problem.encode(), told["version"]))
+        self._control.write(encode_link_frame(LinkFrameKind.SERVES, problem.encode(), served["version"]))
 
-    def _join_node(self, told: Mapping[str, Any]) -> NodeLink:
+    def _join_node(self, served: Mapping[str, Any]) -> NodeLink:
         node = self._node = NodeLink(
-            next_turn(), partitions=told["partitions"], call_bytes_max=self._settings.call_bytes_max,
-            durabilities=told["durabilities"],
+            next_turn(), partitions=served["partitions"], call_bytes_max=self._settings.call_bytes_max,
+            durabilities=served["durabilities"],
         )  # fmt: skip
-        node.link.open(self._calls, self._session, CallWindow(*told["window"]))
+        node.link.open(self._calls, self._session, CallWindow(*served["window"]))
         self._service.attach_link(node)
         return node
 

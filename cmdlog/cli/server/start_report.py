@@ -86,14 +86,14 @@ class StartReport:
         """The server answers; its node may recover for long."""
         self._notices.say_opening()
         self._url = url
-        told = {"event": "listening", "url": url, "pid": os.getpid()}
-        out.result(told, lambda: out.text(f"opening {self._data}; until it can serve, {url}/readyz answers 503"))
+        report = {"event": "listening", "url": url, "pid": os.getpid()}
+        out.result(report, lambda: out.text(f"opening {self._data}; until it can serve, {url}/readyz answers 503"))
 
     def say_ready(self, node: Node) -> None:
         """Calls are served from now on."""
         partitions, procedures = node.settings.partitions, len(node.routes)
-        told = {"event": "ready", "partitions": partitions, "procedures": procedures, "recovery": node.recovery}
-        out.result(told, lambda: self._show_ready(node))
+        report = {"event": "ready", "partitions": partitions, "procedures": procedures, "recovery": node.recovery}
+        out.result(report, lambda: self._show_ready(node))
         self._notices.say_ready()
 
     def say_stopping(self) -> None:

@@ -123,8 +123,8 @@ DURABILITIES: Final[tuple[Durability | None, ...]] = (None, "sync", "async")
 def name_of(route: Route) -> CallName:
     """What both ends must agree on to mean the same call: its name, and a digest of what its caller has to know."""
     procedure = route.procedure
-    told = [procedure.json_schema(), procedure.partition_by, procedure.each, route.read_only]
-    return CallName(route.name.encode(), blake2b(orjson.dumps(told), digest_size=SHAPE_BYTES, person=b"call shape").digest())
+    shape = [procedure.json_schema(), procedure.partition_by, procedure.each, route.read_only]
+    return CallName(route.name.encode(), blake2b(orjson.dumps(shape), digest_size=SHAPE_BYTES, person=b"call shape").digest())
 
 
 @dataclass(slots=True)

@@ -47,17 +47,17 @@ class ScrubReader:
 
     def read(self, order: SliceOrder) -> Scanned:
         """Raises: ReadingFailed, when there is nobody to read."""
-        told = self._ask({"slice": asdict(order)})
-        damage = None if told["damage"] is None else Damage(**told["damage"])
-        sums = [(group, number, found) for group, number, found in told["sums"]]
-        return Scanned(told["bytes"], told["at"], damage, told["gone"], sums)
+        answer = self._ask({"slice": asdict(order)})
+        damage = None if answer["damage"] is None else Damage(**answer["damage"])
+        sums = [(group, number, found) for group, number, found in answer["sums"]]
+        return Scanned(answer["bytes"], answer["at"], damage, answer["gone"], sums)
 
     def mend(self, order: MendOrder) -> str:
         """See `mend_from_archive`. Raises: ReadingFailed."""
-        told = self._ask({"mend": asdict(order)})
-        if "error" in told:
-            raise ReadingFailed(str(told["error"]))
-        return str(told["path"])
+        answer = self._ask({"mend": asdict(order)})
+        if "error" in answer:
+            raise ReadingFailed(str(answer["error"]))
+        return str(answer["path"])
 
     def rest(self) -> None:
         """A pass is over: nothing is read for long. The next order begins again, without sums."""

@@ -139,8 +139,8 @@ def naming_damage(files: Files, leg: Plan) -> Iterator[None]:
             pass
         for damage in source.patchwork.damages if source.patchwork is not None and upto is not None else ():
             raise damage from outdated
-        told = "" if around else describe_strays(files, leg.directory)
-        outdated.args = (f"{outdated.args[0]}, in {leg.directory}{told and f': {told}'}",)
+        strays = "" if around else describe_strays(files, leg.directory)
+        outdated.args = (f"{outdated.args[0]}, in {leg.directory}{strays and f': {strays}'}",)
         raise
 
 
