@@ -192,7 +192,7 @@ def test_link_that_is_cut_leaves_outcomes_unknown_and_keys_find_out(three: Membe
     file = tmp_path / "it stays while this is there"
     file.touch()
     staying = send(node, "stay", key="stay", id=30, path=str(file))
-    wait_for(lambda: status_of(leader)["forwarding"]["placed"])
+    wait_for(file.read_bytes, why="a read that comes before the call runs would not wait for it")
     reading = send(node, "peek", id=30)
     link = link_to(leader, node)
     connection = link._connection

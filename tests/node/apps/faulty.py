@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import time
@@ -82,7 +83,9 @@ def nap(tx: Transaction, id: int, seconds: float) -> int:  # noqa: A002
 
 @db.procedure(partition_by="id")
 def stay(tx: Transaction, id: int, path: str) -> int:  # noqa: A002
-    """Takes its time, as long as the file is there."""
+    """Takes its time, as long as the file is there; the file holds something once it runs."""
+    with contextlib.suppress(FileNotFoundError), open(path, "r+b") as file:
+        file.write(b"runs")
     while os.path.exists(path):
         time.sleep(0.005)
     return _add(tx, id, 1)
