@@ -233,7 +233,7 @@ def end_in_order(cluster: Cluster, node: int) -> None:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))}
 
 
 def free_ports(count: int) -> list[int]:

@@ -28,28 +28,35 @@ Sync = Literal["sync", "async", "off"]
 
 @contextmanager
 def open_node(
-    folder: Path, *, log_sync: Sync = "sync", partitions: int = 1, sites: int | None = None, **more: Any
+    folder: Path,
+    *,
+    log_sync: Sync = "sync",
+    partitions: int = 1,
+    sites: int | None = None,
+    customers: int = CUSTOMERS,
+    **more: Any,
 ) -> Iterator[Node]:
-    """A node with loaded accounts. `sites` None: procedures run in this process. "off" acknowledges what is only written."""
+    """A node with so many accounts a branch. `sites` None: procedures run in this process. "off": acknowledged when written."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     durability: Literal["sync", "async"] = "async" if log_sync == "async" else "sync"
     settings = Settings(partitions=partitions, sites=sites or 0, durability=durability, **more)
     node = Node.open(str(folder), bank.db, settings, target=TARGET, inline=sites is None, log_sync=log_sync)
     try:
         node.attach(None)
-        run_window(node, list(bank.loader(branches=BRANCHES, customers=CUSTOMERS, checking=1_000_000)), window=8)
+        if customers:
+            run_window(node, list(bank.loader(branches=BRANCHES, customers=customers, checking=1_000_000)), window=8)
         yield node
     finally:
         node.close()
 
 
-def transfers(seed: int, count: int) -> list[bank.Call]:
+def transfers(seed: int, count: int, customers: int = CUSTOMERS) -> list[bank.Call]:
     """Three-statement transfers that never abort."""
     chance = random.Random(seed)
     calls = []
     for _ in range(count):
-        branch, source = chance.randrange(BRANCHES), chance.randrange(CUSTOMERS)
-        target = (source + 1 + chance.randrange(CUSTOMERS - 1)) % CUSTOMERS
+        branch, source = chance.randrange(BRANCHES), chance.randrange(customers)
+        target = (source + 1 + chance.randrange(customers - 1)) % customers
         calls.append(("transfer", {"branch": branch, "source": source, "target": target, "amount": chance.randrange(1, 10)}))
     return calls
 

@@ -1,7 +1,7 @@
 """How heavy the program is, in figures that its shape decides: `python -m tests.project.weight [FOLDER]`.
 
 FOLDER is a checkout, by default this one: two checkouts compare two commits. Nothing of the product is imported or run; the
-modules that a call passes are counted by `tests.project.call_walk`.
+modules that a call passes are listed by `bench/path_length.py http --modules`.
 """
 
 from __future__ import annotations
