@@ -22,13 +22,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import orjson
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "bench" / "out"
+Name = TypeVar("Name")
 
 
 def make_parser(name: str, about: str) -> argparse.ArgumentParser:
@@ -196,9 +197,9 @@ def work_directory(parent: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def in_turns(variants: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str, list[float]]:
+def in_turns(variants: Mapping[Name, Callable[[int], float]], rounds: int) -> dict[Name, list[float]]:
     """Runs each variant once per round, starting with another one each time; what they return, by variant."""
-    found: dict[str, list[float]] = {name: [] for name in variants}
+    found: dict[Name, list[float]] = {name: [] for name in variants}
     names = list(variants)
     for number in range(rounds):
         turn = number % len(names)
@@ -227,6 +228,12 @@ def cpu_seconds(pid: int) -> float:
     """CPU time of a process and of its children that have ended, in steps of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """CPU time of a process, of all below it, and of those that have ended."""
+    children = "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")).split()
+    return cpu_seconds(pid) + sum(tree_cpu_seconds(int(child)) for child in children)
 
 
 def _cpu_model() -> str:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import structlog
 
@@ -22,6 +22,17 @@ from procedures.samples import bank
 TARGET = "procedures.samples.bank:db"
 CUSTOMERS = 5_000
 BRANCHES = 4
+
+
+class Accounts(NamedTuple):
+    """What a bank holds before the first call."""
+
+    branches: int
+    customers: int  # of each branch
+    checking: int  # of each customer
+
+
+ACCOUNTS = Accounts(BRANCHES, CUSTOMERS, checking=1_000_000)
 
 Sync = Literal["sync", "async", "off"]
 

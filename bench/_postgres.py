@@ -18,29 +18,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
-from bench._nodes import BRANCHES, CUSTOMERS
+from bench._nodes import ACCOUNTS, Accounts
 
+# The account with the lower number is locked first, as in any such application: else this would measure deadlocks.
 SCHEMA = """
 CREATE TABLE accounts (branch int, customer int, savings bigint NOT NULL, checking bigint NOT NULL,
     PRIMARY KEY (branch, customer));
-INSERT INTO accounts SELECT b, c, 10000, 1000000
+INSERT INTO accounts SELECT b, c, 10000, :checking
     FROM generate_series(0, :branches - 1) b, generate_series(0, :customers - 1) c;
 CREATE FUNCTION transfer(b int, source int, target int, amount bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE held bigint;
 BEGIN
+    IF target < source THEN UPDATE accounts SET checking = checking + amount WHERE branch = b AND customer = target; END IF;
     SELECT checking INTO held FROM accounts WHERE branch = b AND customer = source FOR UPDATE;
     IF held < amount THEN RAISE EXCEPTION 'insufficient funds'; END IF;
     UPDATE accounts SET checking = checking - amount WHERE branch = b AND customer = source;
-    UPDATE accounts SET checking = checking + amount WHERE branch = b AND customer = target;
+    IF target > source THEN UPDATE accounts SET checking = checking + amount WHERE branch = b AND customer = target; END IF;
     RETURN held - amount;
 END $$;
 """
-# Sources are even and targets odd, each locked in that order: as in any such application, lest pgbench measure deadlocks.
-SCRIPT = f"""\\set b random(0, {BRANCHES - 1})
-\\set s 2 * random(0, {CUSTOMERS // 2 - 1})
-\\set t 2 * random(0, {CUSTOMERS // 2 - 1}) + 1
+SCRIPT = """\\set b random(0, :branches - 1)
+\\set s random(0, :customers - 1)
+\\set t (:s + random(1, :customers - 1)) % :customers
 \\set a random(1, 9)
 SELECT transfer(:b, :s, :t, :a);
 """
@@ -52,31 +53,51 @@ HOST = "127.0.0.1"
 Way = Literal["socket", "TCP"]
 
 
-class Run(Protocol):
-    """One round of pgbench; transfers per second."""
-
-    def __call__(self, clients: int, number: int, *, way: Way = "socket") -> float: ...
-
-
 @dataclass(frozen=True, slots=True)
-class _Address:
-    """Where the server listens: a socket in the folder, named by the port, and the port itself."""
+class PostgresServer:
+    """A running server, which listens on a socket in its folder, named by the port, and on the port itself."""
 
     home: Path
     port: int
+    seconds: int  # of a round
+    seed: int
+    accounts: Accounts
+    commands: dict[str, list[str]]  # of each tool, as the account that may run it
 
-    def options(self, way: Way) -> list[str]:
+    @property
+    def pid(self) -> int:
+        return int((self.home / "data" / "postmaster.pid").read_text().split()[0])
+
+    def options(self, flag: str) -> list[str]:
+        """The sizes, for psql or pgbench."""
+        return [part for name, value in self.accounts._asdict().items() for part in (flag, f"{name}={value}")]
+
+    def address(self, way: Way) -> list[str]:
         """What each client is told."""
         return ["-h", HOST if way == "TCP" else str(self.home), "-p", str(self.port), "-U", "bench"]
 
+    def __call__(self, clients: int, number: int, *, way: Way = "socket") -> float:
+        """One round of pgbench; transfers per second."""
+        load = ["-c", str(clients), "-T", str(self.seconds), f"--random-seed={self.seed + number}"]
+        script = ["-n", "-M", "prepared", "-j", "1", *self.options("-D"), "-f", str(self.home / "script.sql")]
+        said = _call([*self.commands["pgbench"], *self.address(way), *load, *script, "postgres"])
+        found = re.search(r"tps = ([\d.]+)", said)
+        assert found is not None
+        return float(found[1])
 
-class _Pgbench(Protocol):
-    def __call__(self, clients: int, seconds: int, seed: int, way: Way) -> float: ...
+    def psql(self, *options: str) -> str:
+        return _call([*self.commands["psql"], *self.address("socket"), "-d", "postgres", "-v", "ON_ERROR_STOP=1", *options])
+
+    def query(self, statement: str) -> str:
+        """The only value of the only row."""
+        return self.psql("-At", "-c", statement).strip()
 
 
 @contextmanager
-def postgres(folder: Path, *, seconds: int, seed: int, standby: bool = False) -> Iterator[Run | str]:
-    """A server with loaded accounts: a function that gives the transfers per second of one round; or why there is none."""
+def postgres(
+    folder: Path, *, seconds: int, seed: int, standby: bool = False, accounts: Accounts = ACCOUNTS
+) -> Iterator[PostgresServer | str]:
+    """A server with loaded accounts; or why there is none."""
     tools = {name: found for name in TOOLS if (found := _find(name))}
     prefix, home = _as_somebody_else(), folder / "postgres"
     if len(tools) < len(TOOLS):
@@ -94,44 +115,29 @@ def postgres(folder: Path, *, seconds: int, seed: int, standby: bool = False) ->
         (home / "schema.sql").write_text(SCHEMA)
         (home / "script.sql").write_text(SCRIPT)
         commands = {name: [*prefix, path] for name, path in tools.items()}
-        address = _Address(home, _free_port())
-        with _server(commands, address) as run, _standby(commands, address) if standby else nullcontext():
-
-            def one_round(clients: int, number: int, *, way: Way = "socket") -> float:
-                return run(clients, seconds, seed + number, way)
-
-            yield one_round
+        server = PostgresServer(home, _free_port(), seconds, seed, accounts, commands)
+        with _running(server), _standby(server) if standby else nullcontext():
+            yield server
 
 
 @contextmanager
-def _server(tools: dict[str, list[str]], address: _Address) -> Iterator[_Pgbench]:
-    home, data = address.home, str(address.home / "data")
+def _running(server: PostgresServer) -> Iterator[None]:
+    tools, home, data = server.commands, server.home, str(server.home / "data")
     _call([*tools["initdb"], "-D", data, "-A", "trust", "-U", "bench"])
-    where = f"-c listen_addresses={HOST} -c port={address.port} -c unix_socket_directories={home}"
+    where = f"-c listen_addresses={HOST} -c port={server.port} -c unix_socket_directories={home}"
     options = f"{where} -c fsync=on -c synchronous_commit=on -c log_connections=on"
     _call([*tools["pg_ctl"], "-D", data, "-w", "-l", str(home / "log"), "-o", options, "start"])
     try:
-        sizes = ["-v", f"branches={BRANCHES}", "-v", f"customers={CUSTOMERS}"]
-        psql = [*tools["psql"], *address.options("socket"), "-d", "postgres", "-v", "ON_ERROR_STOP=1"]
-        _call([*psql, *sizes, "-f", str(home / "schema.sql")])
-        script = ["-n", "-M", "prepared", "-j", "1", "-f", str(home / "script.sql")]
-
-        def run(clients: int, seconds: int, seed: int, way: Way) -> float:
-            load = ["-c", str(clients), "-T", str(seconds), f"--random-seed={seed}"]
-            said = _call([*tools["pgbench"], *address.options(way), *load, *script, "postgres"])
-            found = re.search(r"tps = ([\d.]+)", said)
-            assert found is not None
-            return float(found[1])
-
-        yield run
+        server.psql(*server.options("-v"), "-f", str(home / "schema.sql"))
+        yield
     finally:
         _call([*tools["pg_ctl"], "-D", data, "-m", "immediate", "stop"])
 
 
 @contextmanager
-def _standby(tools: dict[str, list[str]], address: _Address) -> Iterator[None]:
+def _standby(server: PostgresServer) -> Iterator[None]:
     """A synchronous standby of the server in the folder; from then on that one waits for it."""
-    home, where = address.home, address.options("socket")
+    tools, home, where = server.commands, server.home, server.address("socket")
     data = str(home / STANDBY)
     _call([*tools["pg_basebackup"], *where, "-D", data, "-c", "fast", "-R", "-d", f"application_name={STANDBY}"])
     sockets = home / "standby-socket"
@@ -140,17 +146,16 @@ def _standby(tools: dict[str, list[str]], address: _Address) -> Iterator[None]:
     options = f"-c listen_addresses='' -c unix_socket_directories={sockets} -c fsync=on"
     _call([*tools["pg_ctl"], "-D", data, "-w", "-l", str(home / "standby.log"), "-o", options, "start"])
     try:
-        psql = [*tools["psql"], *where, "-d", "postgres", "-v", "ON_ERROR_STOP=1"]
-        _call([*psql, "-c", f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'", "-c", "SELECT pg_reload_conf()"])
-        _wait_until_synchronous(psql)
+        server.psql("-c", f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'", "-c", "SELECT pg_reload_conf()")
+        _wait_until_synchronous(server)
         yield
     finally:
         _call([*tools["pg_ctl"], "-D", data, "-m", "immediate", "stop"])
 
 
-def _wait_until_synchronous(psql: list[str]) -> None:
+def _wait_until_synchronous(server: PostgresServer) -> None:
     deadline = time.monotonic() + STANDBY_S
-    while "sync" not in (said := _call([*psql, "-At", "-c", "SELECT sync_state FROM pg_stat_replication"])).split():
+    while (said := server.query("SELECT sync_state FROM pg_stat_replication")) != "sync":
         if time.monotonic() > deadline:
             raise RuntimeError(f"the standby did not become synchronous in {STANDBY_S:g} s: {said!r}")
         time.sleep(0.05)

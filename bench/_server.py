@@ -14,7 +14,7 @@ import orjson
 
 from bench._common import ROOT
 from bench._load import Target, request, run_load
-from bench._nodes import BRANCHES, CUSTOMERS
+from bench._nodes import ACCOUNTS, Accounts
 from cmdlog.cli.demo.server import LaunchedServer
 from procedures.samples import bank
 
@@ -30,7 +30,9 @@ class ServerProcess(LaunchedServer):
 
 
 @contextmanager
-def bank_server(folder: Path, *options: str, partitions: int = 1) -> Iterator[tuple[ServerProcess, int]]:
+def bank_server(
+    folder: Path, *options: str, partitions: int = 1, accounts: Accounts = ACCOUNTS
+) -> Iterator[tuple[ServerProcess, int]]:
     """`cmdlog serve` with these options and loaded accounts, and its port.
 
     It leads a session of its own, as every server that is compared must: Linux shares a busy CPU out by sessions (autogroup).
@@ -39,7 +41,7 @@ def bank_server(folder: Path, *options: str, partitions: int = 1) -> Iterator[tu
     server = ServerProcess(folder / "data", *options, partitions=partitions, log=folder / "server.log")
     try:
         port = int(server.url.rpartition(":")[2])
-        load_accounts(port)
+        load_accounts(port, accounts)
         yield server, port
         server.stop()
     finally:
@@ -61,9 +63,9 @@ def module_server(module: str, *arguments: str) -> Iterator[tuple[int, int]]:
             process.stdout.close()
 
 
-def load_accounts(port: int) -> None:
+def load_accounts(port: int, accounts: Accounts = ACCOUNTS) -> None:
     """Opens every account, in one batch."""
-    loading = list(bank.loader(branches=BRANCHES, customers=CUSTOMERS, checking=1_000_000))
+    loading = list(bank.loader(**accounts._asdict()))
     answered(run_load(Target(port, [batch_request(loading)]), connections=1, count=1))
 
 
