@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cmdlog.wal.ids import COUNTER_BITS, PARTITION_BITS, TxnId, txn_tick
@@ -29,9 +30,8 @@ class ClockAhead(ValueError):
     """An echoed transaction id is ahead of this node's clock, so this cluster has not given it."""
 
 
-def boot_seconds() -> float:
-    """Seconds since boot, suspended time included, which no one can set."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+boot_seconds: Final = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""Seconds since boot, suspended time included, which no one can set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +79,17 @@ class HybridClock:
     def reserve(self, count: int) -> int:
         """The first of `count` consecutive ticks that nobody else gets."""
         with self._lock:
-            first = max(self.last + 1, self._tick_millis() << COUNTER_BITS)
+            now, last = self.millis(), self.last >> COUNTER_BITS
+            if last - now <= self._lead_max_ms:
+                self._ahead = None
+            else:
+                now = self._slow_millis(last)
+            first = max(self.last + 1, now << COUNTER_BITS)
             self.last = first + count - 1
             return first
 
-    def _tick_millis(self) -> int:
-        """Physical time; or, while ticks lead it by more than the limit, slower time from where they are."""
-        now, last = self.millis(), self.last >> COUNTER_BITS
-        if last - now <= self._lead_max_ms:
-            self._ahead = None
-            return now
+    def _slow_millis(self, last: int) -> int:
+        """While ticks lead physical time by more than the limit: slower time from where they are."""
         if self._ahead is None:
             self._ahead = self._boot(), last
         since, start = self._ahead

@@ -27,7 +27,7 @@ from cmdlog.node.sites.supervisor import SiteOwner
 from cmdlog.node.snapshots.snapshotter import Snapshotter
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.control_record import skip_value
-from cmdlog.wal.format.record import RecordKind, encode_digest
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.skips import VOID
 from procedures import Database
 from procedures.code.bundle import bundle_of
@@ -59,8 +59,6 @@ class RecentFailures:
 
     def add(self, traces: Sequence[FailureTrace]) -> None:
         """A site has run these calls."""
-        if not traces:
-            return
         with self._lock:
             self._traces.update((trace.txn_id, trace) for trace in traces)
             while len(self._traces) > TRACES_KEPT:
@@ -138,19 +136,10 @@ class SiteEvents(SiteOwner):
         if answer is None:
             self._sequencer.site_feed.answered(partition, index, (), b"")
             return
-        self.failures.add(answer.traces)
-        self._sequencer.log_feed.add_record(
-            encode_digest(
-                partition=partition,
-                term=self._boot.term if self._replica is None else self._sequencer.replicated.term_of(partition),
-                index=index,
-                rows_digest=answer.rows_digest,
-                catalog=self._boot.catalog,
-                result_hashes=answer.result_hashes,
-            )
-        )
-        self._sequencer.meter.count_digest()
-        self._sequencer.site_feed.answered(partition, index, answer.outcomes, answer.statuses)
+        if answer.traces:
+            self.failures.add(answer.traces)
+        digest = answer.rows_digest, self._boot.code.newest, answer.result_hashes
+        self._sequencer.site_feed.answered(partition, index, answer.outcomes, answer.statuses, digest)
 
     def read_done(
         self, partition: int, ident: int, *, as_of: int, status: int, body: bytes, traces: Sequence[FailureTrace]

@@ -96,7 +96,7 @@ def close_gate(node: Node, files: HeldFiles) -> None:
     def at_rest() -> bool:
         sequencer, tail = node.sequencer, node._wal._tail
         with sequencer._lock:
-            owed = sequencer.log_feed._notes.find_due(sequencer._streams.values())
+            owed = sequencer.log_feed.notes.find_due(sequencer._streams.values())
         return sequencer.idle and not owed and tail.sealed and node._wal.durable_block == tail.number
 
     wait_for(at_rest)

@@ -231,5 +231,5 @@ def test_a_node_that_has_failed_tells_nobody_of_a_commit() -> None:
     pipe.sequencer.failed(OSError("gone"))
     before = len(told)
     pipe.blocks[0].durable = True
-    pipe.sequencer.log_feed.commit([(pipe.sequencer._streams[0], flight)], now=1.0).give()
+    assert not pipe.sequencer.log_feed.commit([(pipe.sequencer._streams[0], flight)], now=1.0)
     assert (before, len(told)) == (1, 1)

@@ -67,6 +67,7 @@ def test_a_batchs_outcomes_are_counted_one_by_one(calls: list[tuple[int, int]]) 
     """Batches of one kind are counted at once, mixed ones call by call: with the same result."""
     meter = StageTimings(["a", "b", "c"], partitions=1)
     meter.count([procedure for procedure, _ in calls], bytes(status for _, status in calls))
+    meter.drain()
     for procedure in range(3):
         for status in range(6):
             assert meter.calls[procedure][status] == calls.count((procedure, status))
@@ -123,11 +124,13 @@ def test_no_outcome_is_counted_before_it_may_be_known() -> None:
     pipe.take()
     pipe.write()
     pipe.serve(0)
+    meter.drain()
     assert meter.calls[7][0] == 1
     txn_id = pipe.batches(0)[0].first_txn
     assert not meter.stages_of(txn_id)
     pipe.time[0] += 8
     pipe.sync()
+    meter.drain()
     assert meter.calls[7][0] == 3
     assert meter.stages_of(txn_id)["settle_ms"] == 8000
 
@@ -159,5 +162,6 @@ def test_calls_of_which_nobody_knows_are_counted() -> None:
     pipe.read_one(0)
     pipe.sequencer.failed(RuntimeError("planted"))
     meter = pipe.sequencer.meter
+    meter.drain()
     assert (meter.calls[7][0], meter.calls[7][UNKNOWN]) == (1, 2)
     assert meter.calls[8][UNKNOWN] == 1

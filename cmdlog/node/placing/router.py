@@ -291,7 +291,7 @@ class Router:
 
         def count(reply: Reply) -> None:
             if isinstance(reply, CallOutcome):
-                self._meter.calls[route.number][reply.status] += 1
+                self._meter.count((route.number,), (reply.status,))
             elif isinstance(reply, UnknownOutcome):
                 self._meter.unknown((route.number,))
             done(reply)
@@ -299,7 +299,7 @@ class Router:
         return count
 
     def _answer_here(self, route: Route, done: Done, outcome: CallOutcome) -> None:
-        self._meter.calls[route.number][outcome.status] += 1
+        self._meter.count((route.number,), (outcome.status,))
         done(outcome)
 
     def _too_large(self, body: bytes) -> CallTooLarge:

@@ -31,7 +31,8 @@ from cmdlog.wal.ids import MULTI_PARTITION, TxnId
 MARKS_EVERY_S: Final = 0.05  # commit marks and closed TxnIds of all streams, while the log is written
 
 Taken = list[tuple[PartitionPipeline, Flight]]
-Note = tuple[bytes, Callable[[], None] | None]  # a control record, and what is called when it is durable
+NoteDone = Callable[[], None]
+Note = tuple[bytes, NoteDone | None]  # a control record, and what is called when it is durable
 Entry = tuple[int, RecordKind, dict[str, Any]]  # partition, kind and value of a control entry
 Placed = tuple[int, tuple[RecordKind, dict[str, Any], Done]]  # partition, and the entry as its stream keeps it
 
@@ -59,29 +60,28 @@ class BlockBuilder:
         """No later call gets a TxnId up to it."""
         return self._clock.closed()
 
-    def close_batches(self, bytes_max: int) -> tuple[Taken, int]:
+    def close_batches(self, bytes_max: int, now: float) -> tuple[Taken, int]:
         """What the block of this size gets, and how many bytes of calls (`Pending.size_bytes`) that closes."""
-        taken = self.take_entries(bytes_max)
-        room = bytes_max - sum([len(flight.record) + RECORD_ALIGN for _, flight in taken])
+        taken, room = self.take_entries(bytes_max, now)
         closed_bytes, flights_max = 0, self._limits.site_batches_max
         for stream in list(self._busy.values()):
-            while (stream.open.params or stream.closed) and not stream.entries and len(stream.flights) < flights_max:
+            while (stream.open.rows or stream.closed) and not stream.entries and len(stream.flights) < flights_max:
                 ended_bytes = stream.ended_bytes if stream.ended else 0
                 pending = self._next_pending(stream, room - ended_bytes)
                 if pending is None:
                     break
                 room -= pending.size_bytes + BATCH_OVERHEAD_BYTES + ended_bytes
                 closed_bytes += pending.size_bytes
-                first = self._clock.reserve(len(pending.params))
-                taken.append((stream, stream.launch(pending, tick=first, bits=stream.partition, catalog=self.catalog)))
-            if not stream.open.params and not stream.closed and not stream.entries:
+                first = self._clock.reserve(len(pending.rows))
+                taken.append((stream, stream.launch(pending, tick=first, bits=stream.partition, catalog=self.catalog, now=now)))
+            if not stream.open.rows and not stream.closed and not stream.entries:
                 del self._busy[stream.partition]
         if self._busy and self.step_is_next():
-            closed_bytes += self._take_step(taken, room)
+            closed_bytes += self._take_step(taken, room, now)
         return taken, closed_bytes
 
-    def take_entries(self, bytes_max: int, *, first: bool = True) -> Taken:
-        """Control entries, before any batch: these go into one block, and batches take what room is left.
+    def take_entries(self, bytes_max: int, now: float, *, first: bool = True) -> tuple[Taken, int]:
+        """Control entries, before any batch: these go into one block, and batches take what room is left, which is returned too.
 
         The `first` of a block are taken whatever room there is.
         """
@@ -92,9 +92,9 @@ class BlockBuilder:
                 if (taken or not first) and stream.next_entry_bytes > room:
                     self.short = True
                     break
-                taken.append((stream, stream.launch_entry(tick=self._clock.reserve(1))))
+                taken.append((stream, stream.launch_entry(tick=self._clock.reserve(1), now=now)))
                 room -= len(taken[-1][1].record) + RECORD_ALIGN
-        return taken
+        return taken, room
 
     def step_is_next(self) -> bool:
         """Whether every stream has come to a multi-partition call, which is then the same one in all of them."""
@@ -104,7 +104,7 @@ class BlockBuilder:
                 return False
         return True
 
-    def _take_step(self, taken: Taken, room: int) -> int:
+    def _take_step(self, taken: Taken, room: int, now: float) -> int:
         """The multi-partition call that every stream has come to, in all of them, if the block has room for it."""
         heads = [stream.closed[0] for stream in self._streams.values()]
         if sum(head.size_bytes for head in heads if isinstance(head, Pending)) + self.step_overhead_bytes > room:
@@ -116,11 +116,11 @@ class BlockBuilder:
             call = stream.closed.popleft()
             assert isinstance(call, Pending)
             closed_bytes += call.size_bytes
-            flight = stream.launch(call, tick=tick, bits=MULTI_PARTITION, catalog=self.catalog, places=places)
+            flight = stream.launch(call, tick=tick, bits=MULTI_PARTITION, catalog=self.catalog, now=now, places=places)
             flight.join_step(step, stream.partition)
             taken.append((stream, flight))
             self._pipelines.pass_reads(stream)
-            self.short = self.short or bool(stream.open.params or stream.closed)
+            self.short = self.short or bool(stream.open.rows or stream.closed)
         return closed_bytes
 
     def _next_pending(self, stream: PartitionPipeline, room: int) -> Pending | None:
@@ -128,18 +128,18 @@ class BlockBuilder:
         if stream.closed:
             self._pipelines.pass_reads(stream)
         source = stream.closed[0] if stream.closed else stream.open
-        if not isinstance(source, Pending) or source.everywhere or not source.params:
+        if not isinstance(source, Pending) or source.everywhere or not source.rows:
             return None
         limits = self._limits
         bytes_max = room if room < limits.batch_bytes_max else limits.batch_bytes_max
-        if source.size_bytes <= bytes_max and len(source.params) <= limits.batch_calls_max:
+        if source.size_bytes <= bytes_max and len(source.rows) <= limits.batch_calls_max:
             if stream.closed:
                 stream.closed.popleft()
                 self._pipelines.pass_reads(stream)
             else:
                 stream.take_open()
             return source
-        if len(source.params[0]) + CALL_OVERHEAD_BYTES > room:
+        if len(source.rows[0][2]) + CALL_OVERHEAD_BYTES > room:
             self.short = True
             return None
         return source.split(limits.batch_calls_max, bytes_max)
@@ -151,11 +151,11 @@ class ControlRecords:
     They cost no sync of their own while calls bring blocks; an idle node gives them one.
     """
 
-    __slots__ = ("_marks_at", "_room_bytes", "_waiting", "due")
+    __slots__ = ("_marks_at", "_room_bytes", "due", "waiting")
 
     def __init__(self, *, room_bytes: Callable[[], int]) -> None:
         self._room_bytes = room_bytes  # that the log has for them: they never take the last of its reserve
-        self._waiting: deque[Note] = deque()
+        self.waiting: deque[Note] = deque()
         self._marks_at = 0.0
         self.due = False
 
@@ -164,55 +164,43 @@ class ControlRecords:
         """Whether the log has room for a block of them."""
         return self._room_bytes() >= SECTOR_BYTES
 
-    @property
-    def wanted(self) -> bool:
-        """They are due, and have room."""
-        return self.due and self.fit
-
-    def put(self, record: bytes, done: Callable[[], None] | None) -> None:
-        self._waiting.append((record, done))
-
     def find_due(self, streams: Iterable[PartitionPipeline]) -> bool:
         """Whether anything has to be written to the log; it is `due` then."""
-        self.due = bool(self._waiting) or any(stream.marked_index < stream.durable_index for stream in streams)
+        self.due = bool(self.waiting) or any(stream.marked_index < stream.durable_index for stream in streams)
         return self.due
 
-    def take_records(self, block_bytes: int) -> list[Note]:
-        """Those for the next block, in half of its room, or one in all of it; the rest follows in a block after.
+    def take_records(self, block_bytes: int) -> tuple[list[Note], int]:
+        """Those for the next block, in half of its room, or one in all of it, and their size; the rest follows in a block after.
 
         One that the rest of the segment is too short for waits: nothing that could wait for a free segment is taken.
         """
-        taken: list[Note] = []
-        log_bytes = self._room_bytes() if self._waiting else 0
-        if log_bytes < SECTOR_BYTES:
-            return taken
+        taken, total = list[Note](), 0
+        log_bytes = self._room_bytes()
         room_bytes = min(block_bytes, log_bytes - HEADER.bytes)
-        if len(self._waiting[0][0]) > room_bytes:
-            return taken
-        total, bytes_max = 0, min(block_bytes // 2, room_bytes)
-        while self._waiting and (not taken or total + len(self._waiting[0][0]) <= bytes_max):
-            taken.append(self._waiting.popleft())
+        if log_bytes < SECTOR_BYTES or len(self.waiting[0][0]) > room_bytes:
+            return taken, total
+        bytes_max = min(block_bytes // 2, room_bytes)
+        while self.waiting and (not taken or total + len(self.waiting[0][0]) <= bytes_max):
+            taken.append(self.waiting.popleft())
             total += len(taken[-1][0]) + RECORD_ALIGN
-        return taken
+        return taken, total
 
     def put_back(self, notes: list[Note]) -> None:
         """The block that they were taken for was not made."""
-        self._waiting.extendleft(reversed(notes))
+        self.waiting.extendleft(reversed(notes))
 
-    def taken(self) -> None:
-        """A block has them; what is left wants the next one."""
-        self.due = bool(self._waiting)
-
-    def commit_marks(self, streams: Iterable[PartitionPipeline], *, closed: TxnId) -> list[bytes]:
-        """Of every stream, every MARKS_EVERY_S while blocks are written, and once more when the node is idle.
+    def end_block(self, streams: Iterable[PartitionPipeline], builder: BlockBuilder) -> list[bytes]:
+        """A block has what was taken; what is left wants the next one. Its commit marks: of every stream, every MARKS_EVERY_S
+        while blocks are written, and once more when the node is idle.
 
         A one-voter group has committed what is durable, so marks add nothing new: they are there for readers of the log.
         """
+        due, self.due = self.due, bool(self.waiting)
         now = time.monotonic()
-        if not self.due and now - self._marks_at < MARKS_EVERY_S:
+        if not due and now - self._marks_at < MARKS_EVERY_S:
             return []
         self._marks_at = now
-        marks = []
+        closed, marks = builder.closed_txn(), []
         for stream in streams:
             stream.mark_committed()
             marks.append(
@@ -240,13 +228,13 @@ class Opening:
         self._terms = list(terms)
         self._records: deque[bytes] = deque()
         self._entries: list[Entry] = []
-        self._done: Callable[[], None] = lambda: None
+        self._done: NoteDone = lambda: None
         self.waits = False  # changes have been stated, and are not taken yet
         self.tables_wait = False  # some of them are of tables: a procedure cannot read before
         self.terms_bytes = size_of(terms)  # 0 once they are written
         self.bytes = self.terms_bytes  # that the log has to take before any call
 
-    def add(self, records: Sequence[bytes], entries: Sequence[Entry], *, done: Callable[[], None]) -> None:
+    def add(self, records: Sequence[bytes], entries: Sequence[Entry], *, done: NoteDone) -> None:
         """Changes: records of the cluster group, then entries of partitions. `done` is called when all of them are durable."""
         with self._lock:
             self._records, self._entries, self._done = deque(records), list(entries), done
@@ -273,7 +261,7 @@ class Opening:
         self.terms_bytes = 0
         return terms
 
-    def take_records(self, bytes_max: int) -> tuple[list[bytes], list[Placed], list[Callable[[], None]]]:
+    def take_records(self, bytes_max: int) -> tuple[list[bytes], list[Placed], list[NoteDone]]:
         """What the next block gets: records, with the last of them the entries, and the callbacks for when they are durable."""
         records = self.take_terms()
         total = size_of(records)

@@ -13,7 +13,6 @@ from operator import not_
 from typing import Final, TypeVar
 
 from cmdlog.node.outcome import CallOutcome, Done, UnknownOutcome
-from cmdlog.wal.format.batch import NO_KEY
 
 CALL_OVERHEAD_BYTES: Final = 64  # columns of a call with a session of its own, its share of headers, and rounding
 SESSIONS_ENDED_MAX: Final = 8  # that one batch says have ended
@@ -25,50 +24,35 @@ RawOutcome = tuple[int, int, bytes]  # status, transaction id of an earlier exec
 
 
 CallRow = tuple[int, int, bytes, bytes, Done, bool]
-"""A call that is placed: partition, procedure, parameters, key, done, lax."""
+"""A call that is placed: partition, procedure, parameters, key, done, lax (may be answered before it is durable)."""
 
 
 @dataclass(slots=True)
 class Pending:
     """Calls waiting to become a batch. `everywhere` marks the one call of a multi-partition step."""
 
-    procedures: list[int] = field(default_factory=list)
-    params: list[bytes] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
-    dones: list[Done] = field(default_factory=list)
-    lax: list[bool] = field(default_factory=list)  # may be answered before it is durable
-    keyed: bool = False
+    rows: list[CallRow] = field(default_factory=list)
     size_bytes: int = 0
-    everywhere: bool = False
     opened_at: float = 0.0  # when the first call was placed
+    everywhere: bool = False
     catalog: int = 0  # version of the code that its calls are bound to; 0: the one that runs when the log takes it
 
-    def append(self, procedure: int, params: bytes, key: bytes, done: Done, lax: bool) -> None:
-        self.procedures.append(procedure)
-        self.params.append(params)
-        self.keys.append(key)
-        self.dones.append(done)
-        self.lax.append(lax)
-        self.size_bytes += len(params) + CALL_OVERHEAD_BYTES
-        if key is not NO_KEY:
-            self.keyed = True
+    @property
+    def dones(self) -> list[Done]:
+        """Who waits, in the order of the calls."""
+        return [row[4] for row in self.rows]
 
-    def extend(self, rows: Sequence[CallRow], now: float) -> None:
+    @property
+    def counted_procedures(self) -> list[int]:
+        """Of calls that are counted here: not of a multi-partition one."""
+        return [] if self.everywhere else [row[1] for row in self.rows]
+
+    def extend(self, rows: Sequence[CallRow], size_bytes: int, now: float) -> None:
         """Adds calls of one partition, placed now."""
-        if not self.params:
+        if not self.rows:
             self.opened_at = now
-        _, procedures, params, keys, dones, lax = zip(*rows, strict=True)
-        self.procedures += procedures
-        self.params += params
-        self.keys += keys
-        self.dones += dones
-        self.lax += lax
-        self.size_bytes += sum(map(len, params)) + CALL_OVERHEAD_BYTES * len(params)
-        self.keyed = self.keyed or keys.count(NO_KEY) < len(keys)
-
-    def open_at(self, now: float) -> None:
-        """The first call is about to be placed."""
-        self.opened_at = now
+        self.rows += rows
+        self.size_bytes += size_bytes
 
     def bind_code(self, catalog: int) -> None:
         """Its calls are bound to this version of the code, unless they were bound to one before."""
@@ -77,16 +61,14 @@ class Pending:
     def split(self, calls_max: int, bytes_max: int) -> Pending:
         """Removes and returns the first calls that fit both limits, at least one."""
         count, total = 0, 0
-        for part in self.params[:calls_max]:
-            total += len(part) + CALL_OVERHEAD_BYTES
-            if count and total > bytes_max:
+        for row in self.rows[:calls_max]:
+            size = len(row[2]) + CALL_OVERHEAD_BYTES
+            if count and total + size > bytes_max:
                 break
-            count += 1
-        head = Pending(self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.lax[:count])
-        head.keyed, head.opened_at, head.catalog = self.keyed, self.opened_at, self.catalog
-        head.size_bytes = sum(map(len, head.params)) + CALL_OVERHEAD_BYTES * count
-        del self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.lax[:count]
-        self.size_bytes -= head.size_bytes
+            count, total = count + 1, total + size
+        head = Pending(self.rows[:count], total, self.opened_at, catalog=self.catalog)
+        del self.rows[:count]
+        self.size_bytes -= total
         return head
 
 
@@ -133,36 +115,25 @@ class Flight:
 
     index: int
     txn_ids: Sequence[int]
-    dones: list[Done]
+    dones: Sequence[Done]
     size_bytes: int
     record: bytes
     procedures: Sequence[int] = ()  # of calls that are counted here: not of a multi-partition one, and an entry has none
     lax: Sequence[bool] = ()  # for each call: may be answered before it is durable
+    lax_calls: int = 0  # how many of `lax` are True
+    strict: bool = True  # its durability is awaited: by a caller, or, of a control entry, the node
     opened_at: float = 0.0  # when its first call was placed
+    taken_at: float = 0.0  # by the log
+    on_durable: Done | None = None  # of a control entry
     stage: FlightStage = TAKEN
     outcomes: Sequence[RawOutcome] = ()
-    statuses: Sequence[int] = b""  # of `outcomes`
-    on_durable: Done | None = None  # of a control entry
+    statuses: Sequence[int] = b""  # of the outcomes
     block: int = 0  # number of the block that it is in, once written
     step: MultiPartitionStep | None = None  # of a multi-partition call
-    lax_calls: int = 0  # how many of `lax` are True
-    taken_at: float = 0.0  # by the log
     ready_at: float = 0.0
     sent_at: float = 0.0  # to the site, for the first time
-    answered_at: float = 0.0  # by the site, in stage EXECUTED
-
-    @property
-    def strict(self) -> bool:
-        """Whether its durability is awaited: by a caller, or, of a control entry, the node."""
-        return not self.lax or self.lax_calls < len(self.lax)
-
-    def may_go(self, partition: int) -> bool:
-        """Whether the site of the partition may have it now."""
-        return self.stage > TAKEN and (self.step is None or self.step.passes(partition))
-
-    def mark_taken(self, now: float) -> None:
-        """The log has it."""
-        self.taken_at = now
+    begun_at: float = 0.0  # by the site: when it was sent, or the batch before it was answered
+    answered_at: float = 0.0  # by the site
 
     def join_step(self, step: MultiPartitionStep, partition: int) -> None:
         """It is the partition's part of a multi-partition call."""
@@ -173,21 +144,24 @@ class Flight:
         """Its block is in the page cache."""
         self.block = block
 
-    def make_ready(self, now: float) -> None:
-        """It is written, and the site may have it before it is durable."""
+    def write_ahead(self, block: int, now: float) -> None:
+        """Its block is in the page cache, and the site may have it before it is durable."""
+        self.block = block
         if self.stage is TAKEN:
             self.stage, self.ready_at = READY, now
 
-    def send(self, now: float) -> None:
-        """The site is given it, maybe once more."""
-        self.sent_at = self.sent_at or now
-
-    def execute(self, outcomes: Sequence[RawOutcome], statuses: Sequence[int], now: float) -> bool:
-        """The site has executed it; whether some callers wait, from now on for the disk alone."""
-        if self.stage is DURABLE or self.lax_calls == len(self.lax):
+    def send(self, partition: int, now: float) -> bool:
+        """The site of the partition is given it, maybe once more; False when it may not have it yet."""
+        if self.stage is TAKEN or not (self.step is None or self.step.passes(partition)):
             return False
-        self.stage, self.outcomes, self.statuses, self.answered_at = EXECUTED, outcomes, statuses, now
+        self.sent_at = self.sent_at or now
         return True
+
+    def execute(self, outcomes: Sequence[RawOutcome], statuses: Sequence[int], *, idle_until: float, now: float) -> None:
+        """The site has executed it: EXECUTED if some callers wait, from now on for the disk alone."""
+        self.begun_at, self.answered_at, self.statuses = max(self.sent_at, idle_until), now, statuses
+        if self.stage is not DURABLE and self.lax_calls < len(self.lax):
+            self.stage, self.outcomes = EXECUTED, outcomes
 
     def of_waiting(self, values: Sequence[T]) -> Sequence[T]:
         """From a value for each call, those of calls that wait until it is durable; [] of none."""
@@ -216,7 +190,7 @@ class Flight:
         waiting, self.on_durable = self.on_durable, None
         return [] if waiting is None else [waiting]
 
-    def replace_callers(self, done: Done) -> list[Done]:
+    def replace_callers(self, done: Done) -> Sequence[Done]:
         """From now on `done` gets all its outcomes; who would have got them."""
         before, self.dones = self.dones, [done] * len(self.dones)
         return before

@@ -132,17 +132,11 @@ class Admission:
 
     # -- what is in flight -----------------------------------------------------------------------------------------------
 
-    def count_closed(self, size_bytes: int) -> None:
-        """Calls of this size are in batches now."""
-        self.pending_bytes -= size_bytes
-
-    def took(self, block_bytes_max: int) -> None:
-        """A block of at most this size was taken."""
+    def end_take(self, closed_bytes: int, block_bytes_max: int, *, holds_rest: bool) -> None:
+        """Calls of this size are in batches now, for a block of at most that size; whether the rest waits for a site's answer."""
+        rest = self.pending_bytes + self.held_bytes - closed_bytes
+        self.pending_bytes, self.held_bytes = (0, rest) if holds_rest else (rest, 0)
         self._room_seen -= block_bytes_max
-
-    def hold_rest(self) -> None:
-        """What is pending cannot be taken before a site answers."""
-        self.held_bytes, self.pending_bytes = self.pending_bytes, 0
 
     def let_go(self) -> None:
         """What was held may be taken."""
@@ -166,7 +160,7 @@ class Admission:
     def forget(self, pendings: Collection[Pending]) -> None:
         """Nothing of them will be taken."""
         size = sum([pending.size_bytes for pending in pendings])
-        self.inflight_calls -= sum([len(pending.dones) for pending in pendings])
+        self.inflight_calls -= sum([len(pending.rows) for pending in pendings])
         self.inflight_bytes -= size
         self.pending_bytes, self.held_bytes = max(self.pending_bytes + self.held_bytes - size, 0), 0  # `take` parts them again
 
@@ -181,6 +175,7 @@ class Intake:
     def __init__(self, pipelines: PipelineSet, *, admission: Admission, builder: BlockBuilder, opening: Opening) -> None:
         self._pipelines, self._admission, self._builder, self._opening = pipelines, admission, builder, opening
         self._lock, self._streams, self._busy = pipelines.lock, pipelines.by_partition, pipelines.busy
+        self._step_bytes = builder.step_overhead_bytes
 
     # -- calls and entries -----------------------------------------------------------------------------------------------
 
@@ -189,25 +184,27 @@ class Intake:
 
         Raises: CallRefused, and nothing is logged.
         """
-        size = len(params) + CALL_OVERHEAD_BYTES
+        size_bytes = len(params) + CALL_OVERHEAD_BYTES
         with self._lock:
-            self._check_bound(catalog)
-            self._admit((partition,), 1, size)
+            if catalog not in (0, self._builder.catalog):
+                raise self._changed(catalog)
+            self._admission.admit((partition,), 1, size_bytes, overhead_bytes=self._step_bytes + self._opening.bytes)
             self._busy[partition] = stream = self._streams[partition]
-            pending = stream.open
-            if not pending.params:
-                pending.open_at(self._pipelines.now())
-            pending.append(procedure, params, key, done, lax)
+            now = 0.0 if stream.open.rows else self._pipelines.now()
+            stream.open.extend(((partition, procedure, params, key, done, lax),), size_bytes, now)
 
     def add_many(self, calls: Sequence[CallRow], *, catalog: int = 0) -> None:
         """Places calls (partition, procedure, params, key, done, lax) in order, all or none; as `add`. Raises: CallRefused."""
         now, by_partition = self._pipelines.now(), _group_calls(calls)
+        sizes = {partition: _size_of_calls(rows) for partition, rows in by_partition.items()}
         with self._lock:
-            self._check_bound(catalog)
-            self._admit(by_partition, len(calls), sum([len(call[2]) for call in calls]) + CALL_OVERHEAD_BYTES * len(calls))
+            if catalog not in (0, self._builder.catalog):
+                raise self._changed(catalog)
+            overhead_bytes = self._step_bytes + self._opening.bytes
+            self._admission.admit(by_partition, len(calls), sum(sizes.values()), overhead_bytes=overhead_bytes)
             for partition, rows in by_partition.items():
                 self._busy[partition] = stream = self._streams[partition]
-                stream.open.extend(rows, now)
+                stream.open.extend(rows, sizes[partition], now)
 
     def add_everywhere(
         self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done], *, lax: bool, catalog: int = 0
@@ -215,19 +212,19 @@ class Intake:
         """Places one call in every stream, under one TxnId and in one block; one `done` per stream, in partition order."""
         size = len(params) + CALL_OVERHEAD_BYTES
         total = size * len(self._streams)
-        if total + self._builder.step_overhead_bytes > self._admission.limits.batch_bytes_max:
+        if total + self._step_bytes > self._admission.limits.batch_bytes_max:
             raise CallTooLarge(
                 f"the call takes {total} bytes over all partitions, limit {self._admission.limits.batch_bytes_max}"
             )
         now = self._pipelines.now()
         with self._lock:
-            self._check_bound(catalog)
-            self._admit(self._streams, len(self._streams), total)
+            if catalog not in (0, self._builder.catalog):
+                raise self._changed(catalog)
+            self._admission.admit(self._streams, len(self._streams), total, overhead_bytes=self._step_bytes + self._opening.bytes)
             for stream, done in zip(self._streams.values(), dones, strict=True):
                 stream.close_open()
-                step = Pending(everywhere=True, opened_at=now)
-                step.append(procedure, params, key, done, lax)
-                stream.closed.append(step)
+                row = (stream.partition, procedure, params, key, done, lax)
+                stream.closed.append(Pending([row], size, now, everywhere=True))
                 self._busy[stream.partition] = stream
 
     def add_entries(self, entries: Sequence[tuple[int, RecordKind, dict[str, Any]]], done: Done) -> None:
@@ -294,16 +291,8 @@ class Intake:
         with self._pipelines.lock:
             return self._builder.reserve_tick() << PARTITION_BITS | MULTI_PARTITION
 
-    # -- inside, under the lock ------------------------------------------------------------------------------------------
-
-    def _check_bound(self, catalog: int) -> None:
-        """Whether a call that was bound to this version may be placed; 0 is any. Raises: CodeChanged."""
-        if catalog and catalog != self._builder.catalog:
-            raise CodeChanged(f"the call was bound to version {catalog} of the code, version {self._builder.catalog} runs")
-
-    def _admit(self, partitions: Iterable[int], calls: int, size_bytes: int) -> None:
-        overhead_bytes = self._builder.step_overhead_bytes + self._opening.bytes
-        self._admission.admit(partitions, calls, size_bytes, overhead_bytes=overhead_bytes)
+    def _changed(self, catalog: int) -> CodeChanged:
+        return CodeChanged(f"the call was bound to version {catalog} of the code, version {self._builder.catalog} runs")
 
 
 def _group_calls(calls: Sequence[CallRow]) -> Mapping[int, Sequence[CallRow]]:
@@ -314,3 +303,7 @@ def _group_calls(calls: Sequence[CallRow]) -> Mapping[int, Sequence[CallRow]]:
     for call in calls:
         found[call[0]].append(call)
     return found
+
+
+def _size_of_calls(rows: Sequence[CallRow]) -> int:
+    return sum([len(row[2]) for row in rows]) + CALL_OVERHEAD_BYTES * len(rows)

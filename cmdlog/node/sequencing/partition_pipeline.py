@@ -21,11 +21,13 @@ from cmdlog.node.sequencing.flight import (
     SESSION_ENDED_BYTES,
     SESSIONS_ENDED_MAX,
     Flight,
+    MultiPartitionStep,
     Pending,
+    RawOutcome,
     Read,
 )
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.batch import NO_KEY, encode_batch
 from cmdlog.wal.format.call_places import CallPlace
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import PARTITION_BITS
@@ -74,26 +76,31 @@ class PartitionPipeline:
         """Of what is launched next."""
         return CallPlace(self.term, self.next_index)
 
-    def launch(self, pending: Pending, *, tick: int, bits: int, catalog: int, places: Sequence[CallPlace] = ()) -> Flight:
+    def launch(
+        self, pending: Pending, *, tick: int, bits: int, catalog: int, now: float, places: Sequence[CallPlace] = ()
+    ) -> Flight:
         """Numbers and encodes a batch: TxnIds from clock tick `tick` on, with `bits` as their partition bits; `places` of a call
         on all partitions."""
+        _, procedures, params, keys, dones, lax = zip(*pending.rows, strict=True)
         first = tick << PARTITION_BITS | bits
-        txn_ids = range(first, first + (len(pending.params) << PARTITION_BITS), 1 << PARTITION_BITS)
+        txn_ids = range(first, first + (len(params) << PARTITION_BITS), 1 << PARTITION_BITS)
         record = encode_batch(
             partition=self.partition,
             term=self.term,
             index=self.next_index,
             catalog=pending.catalog or catalog,
             txn_ids=txn_ids,
-            procedures=pending.procedures,
-            params=pending.params,
-            keys=pending.keys if pending.keyed else None,
+            procedures=procedures,
+            params=params,
+            keys=keys if keys.count(NO_KEY) < len(keys) else None,
             ended=() if pending.everywhere or not self.ended else self._take_ended(),
             places=places,
         )
-        procedures = () if pending.everywhere else pending.procedures
-        flight = Flight(self.next_index, txn_ids, pending.dones, pending.size_bytes, record, procedures, pending.lax)
-        flight.opened_at, flight.lax_calls = pending.opened_at, sum(pending.lax)
+        counted, lax_calls = () if pending.everywhere else procedures, sum(lax)
+        strict = lax_calls < len(lax)
+        flight = Flight(
+            self.next_index, txn_ids, dones, pending.size_bytes, record, counted, lax, lax_calls, strict, pending.opened_at, now
+        )
         return self._fly(flight)
 
     @property
@@ -110,12 +117,12 @@ class PartitionPipeline:
         kind, value, _ = self.entries[0]
         return len(orjson.dumps(value)) + BATCH_OVERHEAD_BYTES if kind is RecordKind.SCHEMA else 0
 
-    def launch_entry(self, *, tick: int) -> Flight:
+    def launch_entry(self, *, tick: int, now: float) -> Flight:
         """Numbers and encodes the next control entry."""
         kind, value, done = self.entries.popleft()
         txn_id = tick << PARTITION_BITS | self.partition
         record = encode_json(kind, {**value, "txn_id": txn_id}, partition=self.partition, term=self.term, index=self.next_index)
-        return self._fly(Flight(self.next_index, (txn_id,), [], 0, record, on_durable=done))
+        return self._fly(Flight(self.next_index, (txn_id,), (), 0, record, taken_at=now, on_durable=done))
 
     def _fly(self, flight: Flight) -> Flight:
         self.next_index += 1
@@ -125,7 +132,7 @@ class PartitionPipeline:
 
     def follow(self, record: bytes, index: int, *, before: Flight | None) -> Flight:
         """An entry that another node proposed: it has no callers here. It precedes what this node proposed, from `before` on."""
-        flight = Flight(index, (), [], 0, record)
+        flight = Flight(index, (), (), 0, record)
         self.next_index = max(self.next_index, index + 1)
         if before is None:
             self.flights.append(flight)
@@ -164,7 +171,7 @@ class PartitionPipeline:
 
     def close_open(self) -> None:
         """Shuts the open batch: what is placed next comes after it."""
-        if self.open.params:
+        if self.open.rows:
             self.closed.append(self.take_open())
 
     def bind_waiting(self, catalog: int) -> None:
@@ -179,13 +186,13 @@ class PartitionPipeline:
         taken, self.open = self.open, Pending()
         return taken
 
-    def next_to_send(self) -> Flight | Read | None:
+    def next_to_send(self, now: float) -> Flight | Read | None:
         """Removes and returns what the site gets next; None when there is nothing that it may have now."""
         if not self.up or self.halted or not self.unsent:
             return None
         item = self.unsent[0]
         if isinstance(item, Flight):
-            if not item.may_go(self.partition):
+            if not item.send(self.partition, now):
                 return None
             self.sent_index = item.index
         else:
@@ -201,14 +208,14 @@ class PartitionPipeline:
         """A commit mark of what is durable goes into the next block."""
         self.marked_index = self.durable_index
 
-    def finish_first(self, index: int, now: float) -> tuple[Flight, float]:
-        """The site has applied the first flight, which must be `index`; the flight, and when the site answered before."""
+    def finish_first(self, index: int, outcomes: Sequence[RawOutcome], statuses: Sequence[int], now: float) -> Flight:
+        """The site has applied the first flight, which must be `index`."""
         if not self.flights or self.flights[0].index != index:
             raise RuntimeError(f"partition {self.partition} answered batch {index} out of order")
         flight = self.flights.popleft()
-        self.applied_block = flight.block
-        before, self.answered_at = self.answered_at, now
-        return flight, before
+        flight.execute(outcomes, statuses, idle_until=self.answered_at, now=now)
+        self.applied_block, self.answered_at = flight.block, now
+        return flight
 
     def lose_site(self) -> None:
         """The site is gone: flights wait for its successor, reads that it was not given are forgotten."""
@@ -238,7 +245,7 @@ class PartitionPipeline:
             else:
                 kept.append(item)
         self.closed = kept
-        if refused and self.open.params:
+        if refused and self.open.rows:
             out.append(self.take_open())
         return out
 
@@ -258,7 +265,7 @@ class PartitionPipeline:
         for batch in (*self.closed, self.open, *self.flights):
             if not isinstance(batch, Read):
                 dones += batch.dones
-                procedures += () if isinstance(batch, Pending) and batch.everywhere else batch.procedures
+                procedures += batch.counted_procedures if isinstance(batch, Pending) else batch.procedures
         self.open = Pending()
         for stage in (self.entries, self.closed, self.flights, self.unsent, self.held):
             stage.clear()
@@ -271,7 +278,7 @@ class PartitionPipeline:
             "durable": self.durable_index,
             "committed": self.durable_index,
             "applied": self.flights[0].index - 1 if self.flights else self.next_index - 1,
-            "open_calls": len(self.open.params),
+            "open_calls": len(self.open.rows),
             "batches_under_way": len(self.flights),
         }
 
@@ -321,9 +328,8 @@ class PipelineSet:
 
     def pump(self, pipeline: PartitionPipeline, now: float = 0.0) -> None:
         """Gives the site what it may have."""
-        while pipeline.unsent and (item := pipeline.next_to_send()) is not None:
+        while pipeline.unsent and (item := pipeline.next_to_send(now or self.now())) is not None:
             if isinstance(item, Flight):
-                item.send(now or self.now())
                 self._deliver.batch(pipeline.partition, item.record, item.index)
             else:
                 self.send_read(item)
@@ -340,9 +346,9 @@ class PipelineSet:
             closed.popleft()
         self.pump(pipeline)
 
-    def pass_step(self, flight: Flight) -> None:
-        """A multi-partition call is done on the first partition: the others get it."""
-        if flight.step is not None and flight.step.finish():
+    def pass_step(self, step: MultiPartitionStep) -> None:
+        """A partition has run its part of a multi-partition call; if it is the first, the others get theirs."""
+        if step.finish():
             for pipeline in self.by_partition.values():
                 self.pump(pipeline)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import orjson
@@ -97,7 +98,7 @@ class ReadRequests:
                 self._suspects.acquit(read.partition, read.calls)
             if read.procedure >= 0 and isinstance(reply, CallOutcome):
                 self._meter.reads.add(now - read.placed_at)
-                self._meter.calls[read.procedure][reply.status] += 1
+                self._meter.count((read.procedure,), (reply.status,))
             held = not read.lax and self._hold(read.after, read.partition, read.done, reply)
         if not held:
             read.done(reply)
@@ -131,11 +132,12 @@ class ReadRequests:
             if isinstance(replied.get(), UnknownOutcome):
                 raise NotReady("the node failed while the query waited for what it had read to become durable")
 
-    def release(self, pipeline: PartitionPipeline) -> list[tuple[Done, Reply]]:
-        """Removes and returns the answers whose batches are durable."""
-        released: list[tuple[Done, Reply]] = []
+    def release(self, pipeline: PartitionPipeline) -> list[partial[None]]:
+        """Removes the answers whose batches are durable, and returns what gives them."""
+        released: list[partial[None]] = []
         while pipeline.held and pipeline.held[0][0] <= pipeline.durable_index:
-            released.append(pipeline.held.popleft()[1:])
+            _, done, reply = pipeline.held.popleft()
+            released.append(partial(done, reply))
         self._held -= len(released)
         return released
 

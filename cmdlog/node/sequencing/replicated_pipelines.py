@@ -21,7 +21,6 @@ from cmdlog.node.sequencing.log_feed import LogFeed
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.sequencing.site_feed import LOOK_S, take_callers
-from cmdlog.wal.format.record import peek_record
 
 COMMIT_S: Final = 1.0  # for what was proposed to be committed, when the node stops and no other node has taken its leadership
 
@@ -58,13 +57,8 @@ class ReplicatedPipelines:
                 flight.write(block_of(index) or flight.block)
                 flights.append((stream, flight))
             due = self._log_feed.commit(flights, self._pipelines.now())
-        due.give()
-
-    def term_of(self, partition: int) -> int:
-        """Term of the partition's entry whose answer comes next from its site; 0 when the node has ended."""
-        with self._lock:
-            flights = self._streams[partition].flights
-            return peek_record(flights[0].record).term if flights else 0
+        for give in due:
+            give()
 
     def lead(self, places: Mapping[int, tuple[int, int]], *, catalog: int) -> None:
         """From now on this node proposes: (term, next index) by partition. Calls are refused until `accept_calls`."""
@@ -152,7 +146,7 @@ class ReplicatedPipelines:
     def _waits_for_commit(self) -> bool:
         with self._lock:
             streams = self._streams.values()
-            return any(stream.open.params or stream.closed or stream.entries or stream.uncommitted() for stream in streams)
+            return any(stream.open.rows or stream.closed or stream.entries or stream.uncommitted() for stream in streams)
 
     def proposed(self, partition: int, index: int) -> bool:
         """Whether this node proposed the batch, and its callers still wait."""

@@ -90,7 +90,7 @@ class Sequencer:
     def idle(self) -> bool:
         """Nothing is open, on its way to a site, at one, or waiting to be durable."""
         with self._lock:
-            under_way = any(s.flights or s.open.params or s.closed or s.entries for s in self._streams.values())
+            under_way = any(s.flights or s.open.rows or s.closed or s.entries for s in self._streams.values())
             return not (under_way or self.reads.under_way or self.log_feed.settling)
 
     def watermarks(self) -> dict[int, dict[str, int]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from cmdlog.node.outcome import CallRefused, Done, NotReady, Reply, UnknownOutcome
-from cmdlog.node.sequencing.flight import Flight, RawOutcome, answer
+from cmdlog.node.sequencing.flight import EXECUTED, Flight, RawOutcome, answer
 from cmdlog.node.sequencing.intake import Admission, Closed
 from cmdlog.node.sequencing.log_feed import LogFeed
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline, PipelineSet
@@ -20,8 +20,9 @@ from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import decode_batch
-from cmdlog.wal.format.record import decode_record
+from cmdlog.wal.format.record import RECORD, decode_record, encode_digest
 
+BatchDigest = tuple[int, int, bytes]  # of the rows that the batch changed; version of the code; a hash of each outcome
 LOOK_S: Final = 0.001  # at whether calls are under way
 
 
@@ -32,28 +33,45 @@ class SiteFeed:
         self, pipelines: PipelineSet, *, log_feed: LogFeed, admission: Admission, reads: ReadRequests, meter: StageTimings
     ) -> None:
         self._pipelines, self._log_feed, self._admission = pipelines, log_feed, admission
-        self._reads, self._meter = reads, meter
+        self._reads, self._meter, self._notes = reads, meter, log_feed.notes.waiting
         self._lock, self._streams = pipelines.lock, pipelines.by_partition
 
     # -- what sites report -----------------------------------------------------------------------------------------------
 
-    def answered(self, partition: int, index: int, outcomes: Sequence[RawOutcome], statuses: bytes | bytearray) -> None:
-        """The site has applied batch `index`: an outcome per call, and their statuses once more as bytes."""
+    def answered(
+        self,
+        partition: int,
+        index: int,
+        outcomes: Sequence[RawOutcome],
+        statuses: bytes | bytearray,
+        digest: BatchDigest | None = None,
+    ) -> None:
+        """The site has applied batch `index`: an outcome per call, and their statuses as bytes; the digest is logged."""
         now = self._pipelines.now()
         with self._lock:
             if self._pipelines.ended:
                 return
             stream = self._streams[partition]
-            flight, idle_until = stream.finish_first(index, now)
-            waits = flight.execute(outcomes, statuses, now)
-            self._meter.answered(flight, partition, statuses, idle_until=idle_until, now=now, waits=waits)
-            self._pipelines.pass_step(flight)
-            if waits:
-                self._log_feed.note_executed()
-                self._admission.release_lax(flight)
-            else:
+            flight = stream.finish_first(index, outcomes, statuses, now)
+            if digest is not None:
+                _, _, _, _, term, *_ = RECORD.unpack_from(
+                    flight.record
+                )  # where another node proposed it, this one knows no other
+                rows, catalog, hashes = digest
+                record = encode_digest(
+                    partition=partition, term=term, index=index, rows_digest=rows, catalog=catalog, result_hashes=hashes
+                )
+                self._notes.append((record, None))
+            if flight.step is not None:
+                self._pipelines.pass_step(flight.step)
+            waits = flight.stage is EXECUTED
+            if not waits:
+                self._meter.finish(flight, partition)
                 self._admission.release(flight)
-            more = stream.open.params or stream.closed
+            elif flight.lax_calls:
+                self._meter.count(flight.of_lax(flight.procedures), flight.of_lax(statuses))
+                self._admission.release_lax(flight)
+            more = stream.open.rows or stream.closed
             if more:
                 self._admission.let_go()
         if more:
@@ -78,7 +96,8 @@ class SiteFeed:
                 self._admission.release(flight)
                 self._meter.unknown(flight.procedures)
             for flight in passed:
-                self._pipelines.pass_step(flight)
+                if flight.step is not None:
+                    self._pipelines.pass_step(flight.step)
             self._pipelines.pump(stream)
         for flight in passed:
             answer(flight, None)

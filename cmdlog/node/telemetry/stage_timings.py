@@ -51,9 +51,11 @@ FINISHED_MAX: Final = 1 << 16  # batches between two drains, 20 ms apart; beyond
 SLOW_KEPT: Final = 256  # slow batches whose stages are kept until their callers ask for them
 
 
-Finished = tuple[int, Sequence[int], float, int, int, float, float, float, float, float]
-"""Of a batch: partition, procedures, seconds of the site; calls, bytes; placed, taken by the log, ready for the site, given to
-it, answered."""
+Finished = tuple[int, Sequence[int], float, int, int, int, float, float, float, float, float, float]
+"""Of a batch: partition, procedures, seconds of the site; calls, bytes, calls that waited until it was durable; placed, taken by
+the log, ready for the site, given to it, answered, durable."""
+Outcomes = tuple[Sequence[int], Sequence[int]]
+"""Of calls: procedures, statuses."""
 
 
 class Histogram:
@@ -117,6 +119,7 @@ class StageTimings:
         "finished",
         "names",
         "now",
+        "outcomes",
         "reads",
         "slow",
         "slow_s",
@@ -144,6 +147,7 @@ class StageTimings:
         self.syncs = Histogram()
         self.finished: deque[Finished] = deque(maxlen=FINISHED_MAX)  # batches that `drain` has not seen
         self._draining = threading.Lock()
+        self.outcomes: deque[Outcomes] = deque()  # that `drain` has not counted
         self.digests = 0  # logged for later comparison
         self.slow_s = slow_s  # of a batch, placed until answered: above it, its stages are kept for a while
         self.slow: deque[tuple[Sequence[int], Sequence[float]]] = deque(maxlen=SLOW_KEPT)  # transaction ids, ends of the stages
@@ -160,55 +164,34 @@ class StageTimings:
         self.calls_by_name = dict(zip(self.names, self.calls, strict=True))
         self.speeds.serve_procedures(self.names)
 
-    def answered(
-        self, flight: Flight, partition: int, statuses: Sequence[int], *, idle_until: float, now: float, waits: bool
-    ) -> None:
-        """A site has answered the batch; it was idle before the batch came, or until it answered the one before.
+    def finish(self, flight: Flight, partition: int, *, durable_at: float = 0.0) -> None:
+        """A site has answered the batch, and its last callers are answered now; some of them waited for the disk: `durable_at`.
 
-        With `waits` some of its callers wait until it is durable, and `settled` follows.
+        The site was idle before the batch came, or until it answered the one before.
         """
-        sent_at, opened_at, count = flight.sent_at, flight.opened_at, len(flight.dones)
-        busy_s = now - (sent_at if sent_at > idle_until else idle_until)
+        answered_at, count = flight.answered_at, len(flight.dones)
+        busy_s = answered_at - flight.begun_at
         self.busy_s[partition] += busy_s
-        if count:
-            ends = (opened_at, flight.taken_at, flight.ready_at, sent_at, now)
-            self.finished.append((partition, flight.procedures, busy_s, count, len(flight.record), *ends))
-            if waits:
-                self.count(flight.of_lax(flight.procedures), flight.of_lax(statuses))
-            else:
-                self.count(flight.procedures, statuses)
-                self._note_slow(flight, ends)
-
-    def settled(self, flight: Flight, now: float) -> None:
-        """What a site has answered before is durable: those of its calls are answered that have waited for it."""
-        self.stages["settle"].add(now - flight.answered_at, len(flight.lax) - flight.lax_calls)
-        ends = (flight.opened_at, flight.taken_at, flight.ready_at, flight.sent_at, flight.answered_at, now)
-        self.count(flight.of_waiting(flight.procedures), flight.of_waiting(flight.statuses))
-        self._note_slow(flight, ends)
-
-    def _note_slow(self, flight: Flight, ends: Sequence[float]) -> None:
-        if ends[-1] - ends[0] > self.slow_s:
-            self.slow.append((flight.txn_ids, ends))
+        self.digests += bool(flight.statuses)
+        if not count:
+            return
+        ends = (flight.opened_at, flight.taken_at, flight.ready_at, flight.sent_at, answered_at, durable_at)
+        waited = count - flight.lax_calls if durable_at else 0
+        self.finished.append((partition, flight.procedures, busy_s, count, len(flight.record), waited, *ends))
+        if waited < count and durable_at:
+            self.count(flight.of_waiting(flight.procedures), flight.of_waiting(flight.statuses))
+        else:
+            self.outcomes.append((flight.procedures, flight.statuses))
+        if (durable_at or answered_at) - flight.opened_at > self.slow_s:
+            self.slow.append((flight.txn_ids, ends if durable_at else ends[:-1]))
 
     def count(self, procedures: Sequence[int], statuses: Sequence[int]) -> None:
-        """Calls of a batch have these outcomes, which their callers may know."""
-        if not procedures:
-            return
-        count, first = len(procedures), procedures[0]
-        if statuses.count(0) == count == procedures.count(first):  # at C speed: most batches are of one kind and went well
-            self.calls[first][0] += count
-            return
-        for procedure, status in zip(procedures, statuses, strict=True):
-            self.calls[procedure][status] += 1
-
-    def count_digest(self) -> None:
-        """A batch's digest goes into the log."""
-        self.digests += 1
+        """Calls have these outcomes, which their callers may know."""
+        self.outcomes.append((procedures, statuses))
 
     def unknown(self, procedures: Sequence[int]) -> None:
         """The outcome of these calls is unknown."""
-        for procedure in procedures:
-            self.calls[procedure][UNKNOWN] += 1
+        self.count(procedures, [UNKNOWN] * len(procedures))
 
     def keep_all_stages(self) -> None:
         """From now on `stages_of` knows every batch for a moment, and not only slow ones."""
@@ -222,18 +205,31 @@ class StageTimings:
         return {f"{stage}_ms": round((b - a) * 1000, 3) for stage, (a, b) in zip(STAGES, pairwise(ends), strict=False)}
 
     def drain(self) -> None:
-        """Sorts what batches have left into the histograms. Any thread."""
+        """Sorts what batches have left into the histograms and counts. Any thread."""
         with self._draining:
+            self._sort_outcomes()
             finished = [self.finished.popleft() for _ in range(len(self.finished))]
             if not finished:
                 return
-            partitions, procedures, busy_s, counts, sizes, *ends = zip(*finished, strict=True)
+            partitions, procedures, busy_s, counts, sizes, waited, *ends = zip(*finished, strict=True)
             self.speeds.add_batches(partitions, procedures, busy_s)
             once = [1] * len(finished)
             self.batch_calls.add_all(counts, once)
             self.batch_bytes.add_all(sizes, once)
-            for stage, (begun, ended) in zip(STAGES, pairwise(ends), strict=False):
-                self.stages[stage].add_all(list(map(sub, ended, begun)), counts)
+            for stage, (begun, ended) in zip(STAGES, pairwise(ends), strict=True):
+                self.stages[stage].add_all(list(map(sub, ended, begun)), waited if stage == "settle" else counts)
+
+    def _sort_outcomes(self) -> None:
+        for _ in range(len(self.outcomes)):
+            procedures, statuses = self.outcomes.popleft()
+            if not procedures:  # of a multi-partition call, which is counted elsewhere
+                continue
+            count, first = len(procedures), procedures[0]
+            if statuses.count(0) == count == procedures.count(first):  # at C speed: most batches are of one kind and went well
+                self.calls[first][0] += count
+                continue
+            for procedure, status in zip(procedures, statuses, strict=True):
+                self.calls[procedure][status] += 1
 
     def calls_total(self) -> int:
         """Calls that have an outcome."""
