@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import gc
 import importlib
 import os
 import signal
@@ -19,6 +18,7 @@ import sys
 from functools import partial
 from types import TracebackType
 
+from cmdlog.garbage_collection import loading
 from cmdlog.signal_handlers import reset
 from cmdlog.work_progress import ERROR_BYTES_MAX, claim_progress
 
@@ -54,9 +54,8 @@ def main() -> None:
     if int(error_fd) >= 0:
         claim_progress(int(error_fd))
         sys.excepthook = partial(report_error, int(error_fd))
-    gc.disable()  # importing makes a hundred thousand objects, and nothing to collect
-    program = importlib.import_module(module)
-    gc.enable()
+    with loading():
+        program = importlib.import_module(module)
     sys.exit(program.main())
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Final
 
+from cmdlog.garbage_collection import loading
 from cmdlog.hidden_packages import PackageHidden, check_packages
 from cmdlog.operator_error import OperatorError
 
@@ -35,7 +36,8 @@ def main() -> None:
             check_address_space()
         if command in REPLAYING:
             pin()
-        from cmdlog.cli.app import run
+        with loading():
+            from cmdlog.cli.app import run
     except KeyboardInterrupt:  # before there is anything to say
         sys.exit(130)
     except LimitReached as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import inspect
 import os
 import sys
@@ -24,6 +23,7 @@ from cmdlog.cli.server.settings_sources import load_settings, report_service_lin
 from cmdlog.cli.server.settings_table import describe
 from cmdlog.cli.version import version_of
 from cmdlog.file_lock import LockHeld, lock
+from cmdlog.garbage_collection import loading
 from cmdlog.node.settings import TABLE, SettingRow
 from cmdlog.signal_handlers import handled, stop_signals
 from cmdlog.wal.files import OWNER_BYTES_MAX
@@ -214,8 +214,7 @@ def _member_ground(
 
 
 def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], member: MemberGround | None) -> None:
-    gc.disable()  # importing makes some hundred thousand objects, and nothing to collect
-    try:
+    with loading():
         from cmdlog.api.server import Events, threads_of
         from cmdlog.api.server import serve as serve_http
         from cmdlog.cli.logging_setup import configure_logs
@@ -229,8 +228,6 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
         configure_logs(settings.log_format)
         report_service_links(os.environ)
         db = load_application(app)
-    finally:
-        gc.enable()
     refuse_locked(data)
     check_address_space(threads_of(settings))
     report = StartReport(data)
