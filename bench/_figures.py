@@ -90,7 +90,6 @@ HEADLINES: Final = (
     Headline("embedded, 1 / SQLite synced, 1", "peers", "cmdlog embedded, 1 / SQLite, 1"),
     Headline("embedded idle call / raw write + sync", "engine", "embedded durable call / raw write + fdatasync"),
     Headline("engine / bare loop, 256, digest on", "engine", "engine / bare, 256, digest on"),
-    Headline("node, µs of CPU per call, HTTP apart", "http_processes", "1 HTTP processes, 32 clients: us of node CPU per call"),
     Headline("log sync / off, 256 in flight", "engine", "log sync / off, 256 in flight", "in 1 site process"),
     Headline("memory of the node, end / begin of a soak", "soak", "node: end / begin of the line"),
 )

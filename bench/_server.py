@@ -83,10 +83,9 @@ def fetch(port: int, path: str) -> bytes:
 
 
 def server_pids(server: LaunchedServer, port: int) -> dict[str, int]:
-    """The server's processes: `node`, its sites and its HTTP processes by number."""
+    """The server's processes: `node`, and its sites by number."""
     told = orjson.loads(fetch(port, "/v1/status"))
-    fronts = {f"http {number}": pid for number, pid in enumerate(told.get("http_processes", ()))}
-    return {"node": server.pid, **{f"site {number}": pid for number, pid in enumerate(told["sites"])}, **fronts}
+    return {"node": server.pid, **{f"site {number}": pid for number, pid in enumerate(told["sites"])}}
 
 
 def answered(found: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 One rule: what is told is CPU time per call, which a busy machine distorts least; what a core carries follows from it.
 
-Run: `python bench/node_profile.py [--quick] [--client wrk|python] [--http-processes N]`. How it samples: bench/_sampled.py.
+Run: `python bench/node_profile.py [--quick] [--client wrk|python]`. How it samples: bench/_sampled.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ WORK = {
 def main() -> None:
     parser = make_parser("node_profile", "Where the node's CPU time goes.")
     parser.add_argument("--client", choices=("wrk", "python"), help="wrk where it is installed")
-    parser.add_argument("--http-processes", type=int, default=0, help="beside the node, which then speaks no HTTP")
     options = parser.parse_args()
     _, client = choose_client(options.client)
     bench = Bench("node_profile", options.seed, options.quick)
@@ -59,7 +58,7 @@ def main() -> None:
 
 def measure(bench: Bench, options: argparse.Namespace, folder: Path, client: Client, clients: int) -> None:
     """One server, warmed up, then sampled under load."""
-    with sampled_server(folder, options.http_processes) as (process, port):
+    with sampled_server(folder) as (process, port):
         target = Target(port, call_requests(transfers(options.seed, 2000)))
         sites = orjson.loads(fetch(port, "/v1/status"))["sites"]
         client(target, clients, 2)
@@ -103,11 +102,10 @@ def _by_kind(threads: dict[str, float]) -> dict[str, float]:
 
 
 @contextmanager
-def sampled_server(folder: Path, http_processes: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def sampled_server(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """`cmdlog serve` with the sampler inside and loaded accounts; its process and port."""
     command = [sys.executable, "-m", "bench._sampled", str(folder / "samples.json"), "serve", TARGET]
     command += ["--data", str(folder / "data"), "--partitions", "1", "--host", "127.0.0.1", "--port", "0", "--json"]
-    command += ["--http-processes", str(http_processes)]
     with (folder / "server.log").open("wb") as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT)
     assert process.stdout is not None

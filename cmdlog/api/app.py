@@ -193,7 +193,7 @@ class Api:
 
 
 def _ignore(_: float) -> None:
-    """A relayed request waits where its connection is."""
+    """The application of another server, which has no rooms."""
 
 
 def _within_share(send: Send, unread: Shares, caller: str) -> Send:

@@ -27,7 +27,6 @@ from cmdlog.api.connections.connection_registry import ConnectionRegistry
 from cmdlog.api.connections.http_server import HttpServer, connections_allowed, leave_clients, listen, make_config, url_of
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.api.gate.route_table import BATCH
-from cmdlog.api.processes.process_set import ProcessSet
 from cmdlog.api.routes.query import RESERVE_TURNS
 from cmdlog.api.routes.service import SLOW_THREADS, Service
 from cmdlog.garbage_collection import settle_garbage_collection
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 LOG_THREADS: Final = 2  # beside those that write it: the keeper, and who prepares segments
 BODY_THREADS: Final = 1  # what reads large bodies
 NODE_THREADS: Final = 7  # flush, watch of the sites, archive, snapshots, page checks, drills, scrub
-LEFT_OVER_S: Final = 2.0  # for HTTP processes of a node that was killed to be gone with their copies of its socket
 SWITCH_INTERVAL_S: Final = 0.001  # Python's 5 ms keep the log and the sites waiting while lines of a batch are read
 
 Open = Callable[[Callable[[Any], None]], "Node"]  # opens the node; is given what to report progress to
@@ -58,19 +56,10 @@ class Events:
     stopping: Callable[[], None] = field(default=lambda: None)
 
 
-def serve(
-    open_node: Open,
-    settings: Settings,
-    directory: str,
-    *,
-    events: Events | None = None,
-    version: str = "",
-    process_module: str = "",
-) -> None:
+def serve(open_node: Open, settings: Settings, directory: str, *, events: Events | None = None, version: str = "") -> None:
     """Serves until SIGTERM, or another signal that stops a server, then drains and closes the node. Blocking; the main thread.
 
-    `directory` is the node's, where its owner finds the local token. `process_module` is the program of an HTTP process, for
-    settings that ask for some.
+    `directory` is the node's, where its owner finds the local token.
 
     Raises: BadSetting; what `open_node` raises; the error that wedged the node, when one did.
     """
@@ -89,10 +78,8 @@ def serve(
         front=service.front,
         name_of=api.name_of,
     )
-    processes = ProcessSet(api, service.front, settings, process_module) if settings.http_processes else None
-    patience_s = LEFT_OVER_S if processes is not None else 0.0
-    listener = listen(settings.host, settings.port, silence_max_s=settings.write_timeout_s, patience_s=patience_s)
-    runner = _Runner(service, registry, open_node, events or Events(), processes, directory=directory)
+    listener = listen(settings.host, settings.port, silence_max_s=settings.write_timeout_s)
+    runner = _Runner(service, registry, open_node, events or Events(), directory=directory)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             loop.run(runner.run(listener))
@@ -121,19 +108,11 @@ class _Runner:
     """One run of the server."""
 
     def __init__(
-        self,
-        service: Service,
-        registry: ConnectionRegistry,
-        open_node: Open,
-        events: Events,
-        processes: ProcessSet | None = None,
-        *,
-        directory: str,
+        self, service: Service, registry: ConnectionRegistry, open_node: Open, events: Events, *, directory: str
     ) -> None:
         self._service, self._roster, self._open_node, self._events = service, registry, open_node, events
         self._directory = directory
         self._token_shown = contextlib.ExitStack()  # while this process has the directory
-        self._processes = processes
         self._server = HttpServer(make_config(registry))
         self.failure: BaseException | None = None  # why the server ended by itself
         self._url = ""  # until it was reported
@@ -146,14 +125,9 @@ class _Runner:
         self._url = url_of(listener, scheme="http" if self._roster.certificate is None else "https")
         opening = asyncio.create_task(self._open())
         self._roster.start()
-        if self._processes is not None:
-            self._service.serve_by(self._processes)
-            self._processes.start(listener)
         try:
-            await self._server.serve(sockets=[listener] if self._processes is None else [])
+            await self._server.serve(sockets=[listener])
         finally:
-            if self._processes is not None:
-                await self._processes.stop()
             with contextlib.suppress(asyncio.CancelledError):
                 await opening
             self._token_shown.close()
@@ -164,13 +138,13 @@ class _Runner:
         loop = asyncio.get_running_loop()
         try:
             node = await loop.run_in_executor(None, self._open_node, self._note_progress)
-            await self._serve_node(node)
+            self._serve_node(node)
         except Stopped:
             return
         except BaseException as error:  # noqa: BLE001 - it is raised again when the server is down
             self._fail(error)
 
-    async def _serve_node(self, node: Node) -> None:
+    def _serve_node(self, node: Node) -> None:
         """Serves the opened node from now on."""
         self._tell_listening()
         node.watch_failure(self._fail_later)
@@ -185,9 +159,6 @@ class _Runner:
         settle_garbage_collection()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         node.attach(self._loop)
-        if self._processes is not None:
-            self._processes.attach(node)
-            await self._processes.wait_serving()
         self._events.ready(node)
 
     def _note_progress(self, progress: Any) -> None:
@@ -219,8 +190,6 @@ class _Runner:
         if self._service.stopping:
             self._server.end()
             self._server.stop()
-            if self._processes is not None:
-                self._processes.kill()
             return
         self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together
         self._service.begin_stop()
@@ -234,10 +203,7 @@ class _Runner:
     async def _hand_over(self, node: Node) -> None:
         """Another node leads before this one takes no more requests: no client waits for an election."""
         if await self._loop.run_in_executor(None, node.hand_over):
-            if self._processes is None:
-                await leave_clients(self._server, self._roster)
-            else:
-                await self._processes.stop(leaving=True)
+            await leave_clients(self._server, self._roster)
         self._server.end()
 
     def _fail_later(self, error: BaseException) -> None:

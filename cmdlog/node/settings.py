@@ -253,9 +253,6 @@ class Settings:
     # HTTP
     host: str = _setting("127.0.0.1", "address to listen on; one that is not loopback needs token_file")
     port: int = _setting(8642, "TCP port; 0 picks a free one and prints it", lowest=0, highest=65535)
-    http_processes: int = _setting(
-        0, "processes that take connections and speak HTTP for the node; 0: the node does so itself", lowest=0, highest=64
-    )
     token_file: Path | None = _setting(  # noqa: RUF009 - a field, like all others
         None, "file of credentials; with it every request needs one; `cmdlog token add` creates it", kind="path"
     )

@@ -31,12 +31,11 @@ def deposit(client: httpx.Client, key: str) -> int:
     return result
 
 
-@pytest.mark.parametrize("options", [(), ("--http-processes", "1")], ids=["in the node", "HTTP apart"])
-def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str, ...]) -> None:
+def test_kills_take_no_answer_of_a_lone_caller(folder: Path) -> None:
     """SIGKILL in the middle of its calls, three times: every answered call has its one effect."""
     answered = 0
     for life in range(3):
-        server = Bank(folder, *options)
+        server = Bank(folder)
         with httpx.Client(base_url=server.url) as client:
             if life == 0:
                 server.open_account(ACCOUNT)

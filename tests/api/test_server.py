@@ -17,9 +17,9 @@ import httpx
 import pytest
 import trustme
 
+from cmdlog.testing import Server
 from tests.api.running import ROOT, Bank
-from tests.api.test_http_process import ended
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import ASK_EVERY_S, PATIENCE_S, eventually, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -124,13 +124,11 @@ def test_second_process_is_refused(server: Bank, tmp_path: Path) -> None:
     assert server.get("/readyz").status_code == 200
 
 
-@pytest.mark.parametrize("options", [(), ("--http-processes", "1")], ids=["in the node", "HTTP apart"])
-def test_orderly_stop_answers_what_is_under_way(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
     """SIGTERM under load: every answered call is there after the restart, nothing runs any more, and the log was sealed."""
-    server = Bank(tmp_path, *options)
+    server = Bank(tmp_path)
     try:
         server.open_account(1)
-        http = server.get("/v1/status").json().get("http_processes", [])
         acknowledged: list[int] = []
         started = threading.Event()
 
@@ -151,7 +149,6 @@ def test_orderly_stop_answers_what_is_under_way(tmp_path: Path, options: tuple[s
         assert started.wait(PATIENCE_S)
         assert server.stop() == 0
         loader.join(PATIENCE_S)
-        assert all(ended(pid) for pid in http)
     finally:
         server.kill()
     again = Bank(tmp_path)
@@ -197,3 +194,22 @@ def test_stop_in_the_first_seconds_is_clean(tmp_path: Path) -> None:
     assert 0 in codes
     assert "Traceback" not in (tmp_path / "errors.txt").read_text()
     assert Bank(tmp_path).stop() == 0
+
+
+def test_a_read_that_ends_its_site_is_answered_with_the_reason(tmp_path: Path) -> None:
+    """A call of its own and a line of a batch: a failure, which no client repeats."""
+    server = Server("tests.node.apps.faulty:db", tmp_path, sites=1, call_timeout_s=1)
+    try:
+        server.start()
+        hint = "hang_reading was stopped: the read ran longer than call_timeout_s=1"
+        answer = httpx.post(f"{server.url}/v1/procedures/hang_reading", json={"id": 1})
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (500, "procedure_failed")
+        assert (problem["error"], problem["hint"]) == ("SiteEnded", hint)
+        read = partial(httpx.post, f"{server.url}/v1/procedures/peek", json={"id": 1})
+        assert eventually(lambda: read().status_code == 200, every_s=ASK_EVERY_S)
+        line = b'{"procedure": "end_reading", "params": {"id": 1, "how": "exit"}}\n'
+        problem = json.loads(httpx.post(server.url + "/v1/batch", content=line).content)["error"]
+        assert (problem["code"], problem["hint"]) == ("procedure_failed", "end_reading ended its site process: exit code 3")
+    finally:
+        server.close()

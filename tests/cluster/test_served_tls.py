@@ -53,7 +53,7 @@ class GuardedCluster(ServedCluster):
 
     def join_options(self, node: int) -> list[str]:
         peers = [f"--peer-cert-file=node{node}.pem", "--peer-ca-file=nodes.pem"]
-        api = ["--tls-cert-file=api.pem", "--tls-ca-file=clients.pem", f"--http-processes={1 if node == 2 else 0}"]
+        api = ["--tls-cert-file=api.pem", "--tls-ca-file=clients.pem"]
         return ["--join", "cluster.json" if node < 4 else "cluster-4.json", *peers, *api]
 
     def reports(self, node: int, text: str) -> None:

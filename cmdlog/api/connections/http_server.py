@@ -1,7 +1,7 @@
 """uvicorn's server over our sockets and our protocol: listening, accepting, the end.
 
-One rule: it decides nothing about requests, so that the node's process and HTTP processes run the same server. Clients never use
-up the file descriptors that the node itself needs: a log that cannot open its next segment is worse than a rejected client.
+One rule: it decides nothing about requests. Clients never use up the file descriptors that the node itself needs: a log that
+cannot open its next segment is worse than a rejected client.
 
 Whatever `accept` says, the socket keeps listening and the loop does not spin. A process without free descriptors cannot take a
 connection, and as long as one waits the socket stays readable: asked again at once, the loop would do nothing else. Thus a
@@ -18,7 +18,6 @@ import errno
 import os
 import resource
 import socket
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -34,7 +33,6 @@ PAUSE_S: Final = 0.25
 QUIET_S: Final = 60.0  # between two lines of the log about it
 GONE: Final = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM))  # this one connection; the next may be had at once
 BACKLOG: Final = 2048
-AGAIN_S: Final = 0.02  # between two attempts at a port
 LATE_S: Final = 0.15  # for a connection that was accepted last to be made, and its request to be read
 LEAVE_S: Final = 1.0  # at most, for clients of a node that no longer leads to get an answer that ends their connection
 LEAVE_LOOK_S: Final = 0.05  # between two looks at whether all have left
@@ -48,9 +46,8 @@ logger = structlog.get_logger("cmdlog.api")
 class Acceptor:
     """What `asyncio.Server` is to uvicorn. `make` is called once per connection. Only the event loop's thread."""
 
-    def __init__(self, listener: socket.socket, make: Callable[[], asyncio.Protocol], *, at_once: int = ACCEPTS_AT_ONCE) -> None:
-        """`at_once`: connections in one turn of the loop."""
-        self._listener, self._make, self._at_once = listener, make, at_once
+    def __init__(self, listener: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
+        self._listener, self._make = listener, make
         self._loop = asyncio.get_running_loop()
         self._taking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -58,14 +55,14 @@ class Acceptor:
         self._closed = False
         self._spare = _spare()
         listener.setblocking(False)
-        self._loop.add_reader(listener, self._accept, at_once)
+        self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
         """Takes those that wait, and no further connection. Idempotent."""
         if self._closed:
             return
         # A client that is connected may have sent a request: with the socket it would be lost without an answer.
-        self._accept(ACCEPTS_AT_ONCE)
+        self._accept()
         self._closed = True
         self._loop.remove_reader(self._listener)
         if self._timer is not None:
@@ -78,8 +75,8 @@ class Acceptor:
         while self._taking:
             await asyncio.wait(self._taking)
 
-    def _accept(self, at_once: int) -> None:
-        for _ in range(at_once):
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
             try:
                 client, _address = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -131,7 +128,7 @@ class Acceptor:
     def _resume(self) -> None:
         self._timer = None
         self._spare = _spare() if self._spare is None else self._spare
-        self._loop.add_reader(self._listener, self._accept, self._at_once)
+        self._loop.add_reader(self._listener, self._accept)
 
 
 def _spare() -> int | None:
@@ -158,13 +155,13 @@ def make_config(registry: ConnectionRegistry) -> uvicorn.Config:
     )
 
 
-def listen(host: str, port: int, *, silence_max_s: float, patience_s: float = 0.0) -> socket.socket:
+def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
     """A socket that clients can reach, whose connections end when the other machine takes nothing for `silence_max_s`.
 
     They wait to be accepted until a server takes the socket over. It listens before the address is printed: who reads a port and
     connects at once is not refused, and of two servers that start at once on one port only one gets it (`bind` allows both).
 
-    `patience_s`: how long a port that is taken is tried again. Raises: BadSetting.
+    Raises: BadSetting.
     """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -176,25 +173,12 @@ def listen(host: str, port: int, *, silence_max_s: float, patience_s: float = 0.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # this and what follows is passed on to connections
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(silence_max_s * 1000))
-        _take_address(listener, address, time.monotonic() + patience_s)
+        listener.bind(address)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise BadSetting("port", f"cannot listen on {host}:{port}: {error.strerror}; port 0 picks a free one") from error
     return listener
-
-
-def _take_address(listener: socket.socket, address: Any, deadline: float) -> None:
-    """Raises: OSError."""
-    while True:
-        try:
-            listener.bind(address)
-            listener.listen(BACKLOG)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
-                raise
-            time.sleep(AGAIN_S)
-        else:
-            return
 
 
 def url_of(listener: socket.socket, *, scheme: str) -> str:
@@ -206,16 +190,11 @@ def url_of(listener: socket.socket, *, scheme: str) -> str:
 class HttpServer(uvicorn.Server):
     """uvicorn's server without its signal handling, which ends the process before the node is closed, and accepting as we do."""
 
-    def __init__(self, config: uvicorn.Config, *, accepts_at_once: int = ACCEPTS_AT_ONCE) -> None:
-        """`accepts_at_once`: connections in one turn of the loop."""
-        super().__init__(config)
-        self._accepts_at_once = accepts_at_once
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
         connect: Any = self.config.http_protocol_class
         make = partial(connect, config=self.config, server_state=self.server_state, app_state={})
-        self.servers = [Acceptor(listener, make, at_once=self._accepts_at_once) for listener in sockets or ()]  # type: ignore[misc]  # it is used like one
+        self.servers = [Acceptor(listener, make) for listener in sockets or ()]  # type: ignore[misc]  # it is used like one
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """What was accepted when the sockets were closed has its request answered, and is then ended as the others are."""

@@ -34,7 +34,7 @@ from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.native import steps
 from cmdlog.api.routes.batch_lines import LINE_BYTES, Group, LineCall, LineSplitter, error_line
 from cmdlog.api.routes.batch_window import BatchWindow
-from cmdlog.api.routes.service import LARGE_BODY_BYTES, CallTaker, Service
+from cmdlog.api.routes.service import LARGE_BODY_BYTES, Service
 from cmdlog.node.outcome import CallRefused, Durability, Overloaded, UnknownOutcome
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.placing.shares import UNCOUNTED_BYTES
@@ -56,7 +56,7 @@ class BatchStream:
 
     def __init__(self, service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
         self._service = service
-        self._node: CallTaker = service.calls()
+        self._node = service.node()
         self._gatekeeper, self._caller = service.gatekeeper, incoming.caller
         self._unread = service.unread
         self._unsent: dict[Group, None] = {}

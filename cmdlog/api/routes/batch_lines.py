@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from cmdlog.api.gate.problem import Problem, of_outcome, of_refused
 from cmdlog.api.gate.request_trace import Trace
 from cmdlog.api.routes.call import result_body, result_dropped
-from cmdlog.api.routes.service import CallTaker
 from cmdlog.node.outcome import CallOutcome, Durability, Reply
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.placing.shares import Shares
 
 if TYPE_CHECKING:
+    from cmdlog.node.node import Node
     from cmdlog.node.slot_map import Route
 
 LINE_BYTES: Final = 256  # that the answer of a line takes beside its result
@@ -165,7 +165,7 @@ class Group:
         if not self._missing:
             self._keep_room(0)
 
-    def encode(self, node: CallTaker, trace: Trace) -> Iterator[bytes]:
+    def encode(self, node: Node, trace: Trace) -> Iterator[bytes]:
         """The answers as lines, in pieces; none is kept."""
         parts: list[bytes] = []
         size = 0
@@ -195,7 +195,7 @@ class Group:
         line = self._lines[place]
         return "" if isinstance(line, bytes) else line[0].name
 
-    def tell_slow(self, node: CallTaker, trace: Trace, seconds: float) -> None:
+    def tell_slow(self, node: Node, trace: Trace, seconds: float) -> None:
         """Logs its calls as slow: they were answered together."""
         for place, slot in enumerate(self.slots):
             if slot is not None and not isinstance(slot, bytes):

@@ -36,8 +36,6 @@ class BatchTraffic:
         self.streams = 0  # under way
         self._calls = 0  # that were answered beside them, when that was looked at last
         self._called_s = -inf
-        self.elsewhere_calls = 0  # single calls that other HTTP processes of the node have answered so far
-        self.elsewhere_streams = 0  # streams that they have now
         self.window = WINDOW_CALLS_FIRST  # of the stream that was answered last
         self._before = self._now = inf
         self._since_s = 0.0
@@ -50,10 +48,6 @@ class BatchTraffic:
     def note_window(self, window: int) -> None:
         """A stream was answered by this window."""
         self.window = window
-
-    def note_elsewhere(self, calls: int, streams: int) -> None:
-        """What other HTTP processes of the node have."""
-        self.elsewhere_calls, self.elsewhere_streams = calls, streams
 
     def bytes_of(self, procedure: str) -> int:
         """What the result of a call will take, by the longest ones of late."""
@@ -68,10 +62,9 @@ class BatchTraffic:
 
     def room_alone(self, calls: int, now_s: float) -> int:
         """What each stream may place while only streams call; else 0. `calls` is how many single calls were answered so far."""
-        calls += self.elsewhere_calls
         if calls != self._calls:
             self._calls, self._called_s = calls, now_s
-        return CALLS_ALONE // max(1, self.streams + self.elsewhere_streams) if now_s - self._called_s >= ALONE_S else 0
+        return CALLS_ALONE // max(1, self.streams) if now_s - self._called_s >= ALONE_S else 0
 
     def quickest(self, seconds: float, now_s: float) -> float:
         """The quickest answer of late, with this one."""

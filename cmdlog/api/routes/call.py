@@ -53,7 +53,7 @@ from cmdlog.api.gate.request_trace import REQUEST_ID, Picked, Trace
 from cmdlog.api.gate.route_table import INVOKE, PROCEDURES
 from cmdlog.api.gate.session_numbers import check_one_name, named_call
 from cmdlog.api.gate.token_file import Credential
-from cmdlog.api.routes.service import LARGE_BODY_BYTES, CallTaker, Service
+from cmdlog.api.routes.service import LARGE_BODY_BYTES, Service
 from cmdlog.node.clock import ClockAhead
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.placing.shares import UNCOUNTED_BYTES, Shares
@@ -64,6 +64,7 @@ from procedures import InvalidParameters
 from procedures.idempotency.known_outcome import key_fingerprint
 
 if TYPE_CHECKING:
+    from cmdlog.node.node import Node
     from cmdlog.node.slot_map import Route
 
 JSON_TYPE: Final = (b"content-type", b"application/json")
@@ -77,7 +78,7 @@ AdmitCall = Callable[[str, Picked], Credential]
 class Prepared:
     """A call that has been checked. `began` is when its request was complete."""
 
-    node: CallTaker
+    node: Node
     route: Route
     params: list[Any]
     key: bytes  # fingerprint of the idempotency key, or what a call of a session brings; b"": no name
@@ -104,9 +105,9 @@ async def call_procedure(service: Service, incoming: Incoming, scope: Scope, rec
         service.unread.give_back(incoming.caller.name, room_bytes)
 
 
-def find_route(service: Service, incoming: Incoming) -> tuple[CallTaker, Route]:
+def find_route(service: Service, incoming: Incoming) -> tuple[Node, Route]:
     """The procedure of the path, if the caller may call it: known before the body is read. Raises: Problem."""
-    node = service.calls()
+    node = service.node()
     name = incoming.path[len(PROCEDURES) :]
     route = node.routes.get(name)
     if route is None:
@@ -121,7 +122,7 @@ def find_route(service: Service, incoming: Incoming) -> tuple[CallTaker, Route]:
     return node, route
 
 
-def prepare(service: Service, incoming: Incoming, node: CallTaker, route: Route, body: bytes) -> Prepared:
+def prepare(service: Service, incoming: Incoming, node: Node, route: Route, body: bytes) -> Prepared:
     """Checks everything that the request says. Raises: Problem."""
     began = service.front.now()
     headers = incoming.headers
@@ -254,17 +255,12 @@ class QuickCalls:
 
     reads = READ
 
-    def __init__(
-        self, service: Service, admit_call: AdmitCall, answers: Callable[[str, str, bytes, Headers], bool] | None = None
-    ) -> None:
-        """`answers`: whether this process answers a request, by method, path, query and headers; None: it answers all."""
-        self._service, self._admit_call, self._answers = service, admit_call, answers
+    def __init__(self, service: Service, admit_call: AdmitCall) -> None:
+        self._service, self._admit_call = service, admit_call
 
     def takes(self, request: Request, body_bytes: int) -> bool:
         """Whether the request is a call whose body is read at once."""
-        if body_bytes > LARGE_BODY_BYTES or request.method != "POST" or not request.path.startswith(PROCEDURES):
-            return False
-        return self._answers is None or self._answers(request.method, request.path, request.query, request.headers)
+        return body_bytes <= LARGE_BODY_BYTES and request.method == "POST" and request.path.startswith(PROCEDURES)
 
     def begin_call(self, request: Request, body: bytes, cycle: CallCycle) -> None:
         """Serves one call: the cycle is answered once, now or later, in this thread."""

@@ -334,9 +334,7 @@ async def deploy_code(service: ServiceOf, body: Annotated[DeployRequest, Body(op
             return deployer.roll_back(body.to, migrate=migrate, plan=plan)
         return deployer.deploy(bundle_in(body.bundle), migrate=migrate, plan=plan)
 
-    answer = await run_for_operator(service, run)
-    await service.fronts.follow_code()
-    return json_answer(answer)
+    return json_answer(await run_for_operator(service, run))
 
 
 def check_order(body: DeployRequest) -> None:

@@ -258,9 +258,8 @@ async def take_snapshot(
     NodeStatus,
 )
 async def show_status(service: ServiceOf, incoming: IncomingOf) -> Response:
-    await service.fronts.gather_counts()
     credentials = service.gatekeeper.describe()
-    found = {**await service.run_slowly(service.node().status), **service.fronts.describe()}
+    found = await service.run_slowly(service.node().status)
     shown = service.shown_to(incoming.caller, {**found, "token_file": credentials} if credentials else found)
     return Response(shown, media_type="application/json")
 
@@ -302,7 +301,6 @@ def _check_member(overview: StatusOverview | None) -> dict[str, str]:
 
 @route(Entry("metrics", "GET", "/metrics", roles(READ), "Metrics for Prometheus"), "The metrics", response=PlainTextResponse)
 async def show_metrics(request: Request, service: ServiceOf) -> Response:
-    await service.fronts.gather_counts()
     render = partial(request.app.exposition.render, request.headers.get("accept", ""))
     kind, body = await asyncio.get_running_loop().run_in_executor(None, render)
     return Response(body, headers={"content-type": kind})

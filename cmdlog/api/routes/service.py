@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 from starlette.responses import Response
@@ -25,19 +25,15 @@ from cmdlog.api.gate.strict_json import read_resting
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.batch_window import BatchTraffic
 from cmdlog.api.routes.query import Queries, Turns
-from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
+from cmdlog.node.outcome import CallRefused
 from cmdlog.node.placing.shares import Shares
 from cmdlog.node.settings import Settings
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import DiskFull, WalError
-from procedures.wire.result_json import RESULT_BYTES_MAX
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
-    from cmdlog.node.placing.router import Placed
-    from cmdlog.node.slot_map import Route
-    from procedures.execution.failure_trace import FailureTrace
 
 T = TypeVar("T")
 
@@ -46,52 +42,7 @@ SLOW_THREADS: Final = 4  # for what blocks: status, snapshots
 VIEWERS_MAX: Final = 16  # of the status page
 OPERATOR: Final = ""  # stands for all who change code, members or snapshots
 LARGE_BODY_BYTES: Final = 16 << 10  # beyond it a body is read aside: its types may check each of 100,000 values in Python
-UNREAD_BYTES_MAX: Final = 64 << 20  # of answers that clients have not taken
-UNREAD_BYTES_MIN: Final = 2 * RESULT_BYTES_MAX  # of a process that speaks HTTP: one credential can have the longest result
-
-
-class StaleReader(Protocol):
-    """What is read without asking whether it is the newest."""
-
-    def call(self, route: Route, params: list[Any], *, done: Done, txn: int | None) -> int | None: ...
-
-
-class CallTaker(Protocol):
-    """What calls need of the node: itself, or the link to it. See `cmdlog.node.node.Node`."""
-
-    @property
-    def routes(self) -> Mapping[str, Route]: ...
-
-    @property
-    def stale(self) -> StaleReader: ...
-
-    @property
-    def durabilities_offered(self) -> Collection[Durability]: ...
-
-    def call(
-        self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,
-        durability: Durability | None = None,
-    ) -> int | None: ...  # fmt: skip
-
-    def call_many(self, calls: Sequence[Placed]) -> list[int | None]: ...
-
-    def trace_of(self, outcome: CallOutcome) -> FailureTrace | None: ...
-
-    def stages_of(self, txn_id: int) -> dict[str, float]: ...
-
-
-class Fronts:
-    """HTTP processes beside the node, as far as its routes know of them. These are none: HTTP is in the node's process."""
-
-    def describe(self) -> dict[str, Any]:
-        """For the status."""
-        return {}
-
-    async def gather_counts(self) -> None:
-        """What they have counted so far is counted here."""
-
-    async def follow_code(self) -> None:
-        """They serve the code that the node serves."""
+UNREAD_BYTES_MAX: Final = 64 << 20  # of answers that clients have not taken: one credential can have the longest result
 
 
 class Service:
@@ -106,7 +57,7 @@ class Service:
         self.streams: set[Callable[[], None]] = set()  # what ends the reading of each batch under way
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         self.front.show_token_file(lambda: "problem" in self.gatekeeper.describe())
-        self.unread = Shares(max(UNREAD_BYTES_MIN, UNREAD_BYTES_MAX // (1 + settings.http_processes)))
+        self.unread = Shares(UNREAD_BYTES_MAX)
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
         self.bodies = ThreadPoolExecutor(1, thread_name_prefix="cmdlog-bodies")
         self._reading = Turns(Shares(1))  # large bodies are read one at a time, in rotation over the credentials
@@ -117,9 +68,7 @@ class Service:
         self.snapshot_turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
         self.traffic = BatchTraffic()
         self.spans = make_call_spans()
-        self.fronts = Fronts()
         self._node: Node | None = None
-        self.link: CallTaker | None = None  # of an HTTP process: what takes its calls
         if node is not None:
             self.attach(node)
 
@@ -136,14 +85,6 @@ class Service:
         if self.spans is not None:
             node.meter.keep_all_stages()
         self._node = node
-
-    def attach_link(self, link: CallTaker) -> None:
-        """Serves calls from now on, by a link to the node."""
-        self.link = link
-
-    def serve_by(self, fronts: Fronts) -> None:
-        """HTTP has processes of its own."""
-        self.fronts = fronts
 
     def note_progress(self, progress: Mapping[str, object]) -> None:
         """The recovery has come so far."""
@@ -185,10 +126,6 @@ class Service:
         if node is None:
             raise Problem("not_ready", "the node is recovering; GET /readyz shows its progress", retry_after_s=1)
         return node
-
-    def calls(self) -> CallTaker:
-        """Who takes calls. Raises: Problem (not_ready)."""
-        return self.link or self.node()
 
     async def read_aside(self, body: bytes, read: Callable[[bytes], T], caller: str = OPERATOR) -> T:
         """What `read` makes of a body, which is pure: of a large one in a thread, where calls have the loop between its steps."""

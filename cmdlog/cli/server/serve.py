@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "token_file", "tls_cert_file", "tls_key_file"))
 """Settings that the first part of the help shows."""
 
-HTTP_PROCESS: Final = "cmdlog.cli.server.http_child"
-"""The program of an HTTP process."""
 
 HELP: Final = """Serve the procedures of APP over HTTP, from the node directory --data.
 
@@ -242,7 +240,7 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
 
     events = Events(listening=report.say_listening, ready=report.say_ready, stopping=report.say_stopping)
     with naming_faults(str(data.absolute())), restarted_for_copy():
-        serve_http(open_node, settings, str(data), events=events, version=version_of("cmdlog"), process_module=HTTP_PROCESS)
+        serve_http(open_node, settings, str(data), events=events, version=version_of("cmdlog"))
 
 
 @contextlib.contextmanager

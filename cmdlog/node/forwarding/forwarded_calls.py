@@ -188,7 +188,7 @@ class ForwardedCalls:
 
     def _may_place(self, found: Route | OtherDeclaration, txn: int, done: Done) -> bool:
         if isinstance(found, OtherDeclaration):
-            done(self.refuse_other(found))
+            done(found.again())
             return False
         if txn:
             try:
@@ -197,10 +197,6 @@ class ForwardedCalls:
                 done(TxnAhead(str(error)))
                 return False
         return True
-
-    def refuse_other(self, other: OtherDeclaration) -> CallRefused:
-        """The refusal of a call whose procedure is declared differently here."""
-        return other.again()
 
     def busy(self, why: str) -> Reply:
         return Overloaded(why)

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -133,25 +133,17 @@ class RequestStats:
         """An error went out. An abort is none: that is an answer which the application gives on purpose."""
         file, line = (trace.file, trace.line) if trace is not None else ("", 0)
         text = "; ".join(filter(None, (trace.error, trace.hint))) if trace is not None else text
-        self.add_error(RecentError(code, procedure, 1, self._wall(), request_id, text, file, line))
+        before = self._errors.pop((code, procedure), None)
+        if len(self._errors) >= ERRORS_KEPT:
+            del self._errors[next(iter(self._errors))]
+        count = 1 if before is None else before.count + 1
+        self._errors[code, procedure] = RecentError(code, procedure, count, self._wall(), request_id, text, file, line)
         if trace is not None:
             self.fail(trace, request_id)
 
     def errors(self) -> list[dict[str, Any]]:
         """The kinds of errors seen lately, the newest last."""
         return [asdict(error) for error in list(self._errors.values())]
-
-    def add_slow(self, calls: int) -> None:
-        """So many slow calls were logged by another process."""
-        self.slow_calls += calls
-
-    def add_error(self, error: RecentError) -> None:
-        """Errors of one kind that went out, maybe by another process; `count` says how many more, the rest is of the last one."""
-        where = (error.code, error.procedure)
-        before = self._errors.pop(where, None)
-        if len(self._errors) >= ERRORS_KEPT:
-            del self._errors[next(iter(self._errors))]
-        self._errors[where] = replace(error, count=error.count + (0 if before is None else before.count))
 
     def slow(self, seconds: float, facts: Callable[[], Mapping[str, Any]]) -> None:
         """A call took longer than `slow_call_ms`: logs one line of these facts, unless there were too many just now.

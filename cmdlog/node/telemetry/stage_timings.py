@@ -68,12 +68,6 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def add_counts(self, counts: Sequence[int], total: float) -> None:
-        """Observations by bucket, and their sum, as another histogram of these bounds has counted them."""
-        for bucket, count in enumerate(counts):
-            self.counts[bucket] += count
-        self.total += total
-
     def add_all(self, values: Sequence[float], weights: Sequence[int]) -> None:
         """`add` of each, in one loop."""
         counts, bounds = self.counts, self.bounds
