@@ -119,7 +119,7 @@ class SiteEvents(SiteOwner):
         self._replica: Replica | None = None
         self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
         self._sequencer, self._snapshots, self._leave_out = sequencer, snapshots, leave_out
-        self._first_catalog = boot.catalog  # that this run began with; deploys add others
+        self._first_catalog = boot.code.newest  # that this run began with; deploys add others
         self.troubles = PartitionHealth(directory)
         self.failures = RecentFailures()
         self.changes = PreparedChanges()

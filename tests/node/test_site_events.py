@@ -71,7 +71,7 @@ def make_desk(folder: Path, log: Log) -> SiteEvents:
     PartitionState.open(state_path(str(folder), 0), partition=0).close()
     unused: Any = None
     standing: Any = log
-    boot: Any = SimpleNamespace(catalog=1)
+    boot: Any = SimpleNamespace(code=SimpleNamespace(newest=1))
     return SiteEvents(str(folder), unused, unused, boot, sequencer=standing, snapshots=standing, leave_out=lambda *_: None)
 
 

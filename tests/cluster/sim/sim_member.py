@@ -172,7 +172,7 @@ class SimMember:
         world.promises.check(world.life_of(node), recovered)
         self.sites = ListSites(machine.states, applied=self._applied, read_done=self._read_done)
         self.sequencer = self._make_sequencer()
-        boot = cast(Boot, SimpleNamespace(term=1, catalog=1))
+        boot = cast(Boot, SimpleNamespace(code=SimpleNamespace(newest=1)))
         self.desk = SiteEvents(
             directory_of(node), db, SETTINGS, boot, sequencer=self.sequencer, snapshots=cast(Snapshotter, None),
             leave_out=self._leave_out,
