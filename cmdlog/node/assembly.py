@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Final
 
 from cmdlog.node.background.archiver import Archiver, Rules
@@ -211,7 +212,7 @@ def _log_controls(settings: Settings, wal: Log, why_full: Callable[[], str]) -> 
         kick=wal.kick,
         hasten=wal.hasten,
         room_bytes=lambda: wal.room_bytes,
-        notes_room_bytes=lambda: 0 if wal.waits_for_segment else wal.left_bytes - kept_bytes,
+        notes_room_bytes=partial(wal.left_beside, kept_bytes),
         why_full=why_full,
     )
 

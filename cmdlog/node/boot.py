@@ -30,8 +30,9 @@ from cmdlog.wal.errors import RecordsTooLarge, WalError
 from cmdlog.wal.fault_record import FaultRecord
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import block_bytes
+from cmdlog.wal.format.control_record import single
 from cmdlog.wal.format.record import RecordKind, encode_json
-from cmdlog.wal.group_state import GroupState, single
+from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP, COUNTER_BITS, PARTITION_BITS, txn_tick
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size

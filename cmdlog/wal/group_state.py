@@ -10,11 +10,12 @@ checkpoint while a batch of the retained log may use them: that is judged by the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from cmdlog.wal.format.batch import batch_facts
+from cmdlog.wal.format.batch import BATCH_HEAD, FLAG_TXN_COLUMN, TICK, batch_facts
+from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.call_places import TermTable
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.control_record import (
@@ -26,15 +27,22 @@ from cmdlog.wal.format.control_record import (
     vote_of,
 )
 from cmdlog.wal.format.json_reader import whole_number
-from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark, decode_empty, encode_json
-from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.format.record import (
+    KIND_OFFSET,
+    MARK_HEAD,
+    Record,
+    RecordKind,
+    decode_commit_mark,
+    decode_empty,
+    encode_json,
+    peek_record,
+)
+from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 
 _BATCH: Final = RecordKind.BATCH  # looked up once: in Python 3.11 that costs more than the comparison
 _CHECKPOINT: Final = RecordKind.CHECKPOINT
 _COMMIT_MARK: Final = RecordKind.COMMIT_MARK
 _DIGEST: Final = RecordKind.DIGEST
-FIRST_EPOCH: Final = 1
-MEMBERSHIP: Final = frozenset({"voters", "outgoing", "learners", "epoch", "forced"})  # of a configuration's members
 CATALOGS_KEPT_MIN: Final = 4  # newest versions are kept though no retained batch uses them: followers lag
 SNAPSHOT_MARKS_KEPT: Final = 2  # the log is cut up to the second-newest snapshot, so both must be known
 _NUMBERS: Final = ("term", "commit", "last_index", "last_term", "last_checksum", "closed_txn", "last_txn")  # of a checkpoint
@@ -214,11 +222,7 @@ class GroupStates:
         elif kind is _CHECKPOINT:
             self.by_partition[record.partition] = GroupState.from_checkpoint(record)
         elif kind is _COMMIT_MARK:
-            if record.index > state.commit:
-                state.commit, state.commit_term = record.index, record.term
-            state.closed_txn = max(state.closed_txn, decode_commit_mark(record))
-            state.last_txn = max(state.last_txn, state.closed_txn)
-            _trim_configurations(state)
+            _note_commit(state, record.index, record.term, decode_commit_mark(record))
         elif kind is RecordKind.HARD_STATE:
             self._hard_state(state, record.term, vote_of(record))
         elif kind is RecordKind.SNAPSHOT_MARK:
@@ -228,6 +232,18 @@ class GroupStates:
             state.terms.cut(record.index)
             state.last_index, state.last_term = record.index - 1, record.term
             state.last_checksum = checksum_before(record)
+
+    def observe_block(self, number: int, records: Sequence[bytes]) -> None:
+        """Takes the records of a block that this process has just encoded, unchecked. Raises: as `observe`."""
+        offset = 0
+        for data in records:
+            kind = data[KIND_OFFSET]
+            if kind == _COMMIT_MARK:
+                _, _, _, partition, term, index, _, _, closed_txn = MARK_HEAD.unpack_from(data)
+                _note_commit(self.state(partition), index, term, closed_txn)
+            elif kind != _DIGEST and not (kind == _BATCH and self._follow(number, data)):
+                self.observe(Lsn(BlockNumber(number), offset), peek_record(data))
+            offset += len(data) + -len(data) % RECORD_ALIGN
 
     def merge_vote(self, partition: int, term: int, vote: int | None) -> None:
         """Takes what the hard state file says: the higher term wins, and a vote is never forgotten.
@@ -254,6 +270,27 @@ class GroupStates:
             )
         return records
 
+    def _follow(self, number: int, data: bytes) -> bool:
+        """Whether the batch moves numbers alone, after its group's last entry and in its term; they are moved then."""
+        _, _, _, partition, term, index, checksum, _, txn, count, version, flags, *_ = BATCH_HEAD.unpack_from(data)
+        state = self.by_partition.get(partition)
+        if state is None or index <= state.last_index or flags & FLAG_TXN_COLUMN:
+            return False
+        terms = state.terms
+        if not terms.rows or terms.rows[-1][1] != term:
+            return False
+        state.last_index = terms.last = index
+        state.last_term, state.last_checksum = term, checksum
+        state.last_txn = max(state.last_txn, txn + (count - 1) * TICK)
+        self._use_catalog(version, number)
+        return True
+
+    def _use_catalog(self, version: int, block: int) -> None:
+        cluster = self.by_partition.get(CLUSTER_GROUP)
+        used = cluster.catalogs.get(version) if cluster else None
+        if used is not None:
+            used.used_block = block
+
     def _entry(self, state: GroupState, lsn: Lsn, record: Record) -> None:
         # First what every entry says of its group (a suffix replaced, a term, the end), then what its kind establishes.
         if record.index <= state.last_index:
@@ -266,10 +303,7 @@ class GroupStates:
         if kind is _BATCH:
             _, last_txn, _, version = batch_facts(record)
             state.last_txn = max(state.last_txn, last_txn)
-            cluster = self.by_partition.get(CLUSTER_GROUP)
-            used = cluster.catalogs.get(version) if cluster else None
-            if used is not None:
-                used.used_block = lsn.block
+            self._use_catalog(version, lsn.block)
         elif kind is RecordKind.CONFIGURATION:
             state.configurations.append(Stated.of(record))
             _trim_configurations(state)
@@ -297,12 +331,6 @@ class GroupStates:
             self.hard_state_changed = True
 
 
-def single(configuration: Mapping[str, Any], node_id: int) -> dict[str, Any]:
-    """The configuration with the membership of a new cluster: one voter, the first epoch."""
-    rest = {name: value for name, value in configuration.items() if name not in MEMBERSHIP}
-    return {**rest, "voters": [node_id], "learners": [], "epoch": FIRST_EPOCH}
-
-
 def _cut(state: GroupState, index: int) -> None:
     """Undoes what entries from `index` on established. The first configuration is in force until a later one is known."""
     state.configurations = [stated for stated in state.configurations if stated.index < index]
@@ -320,11 +348,19 @@ def _before(stated: Stated | None, index: int) -> Stated | None:
     return stated
 
 
+def _note_commit(state: GroupState, index: int, term: int, closed_txn: int) -> None:
+    """What a commit mark says."""
+    if index > state.commit:
+        state.commit, state.commit_term = index, term
+    state.closed_txn = max(state.closed_txn, closed_txn)
+    state.last_txn = max(state.last_txn, state.closed_txn)
+    _trim_configurations(state)
+
+
 def _trim_configurations(state: GroupState) -> None:
     """Keeps the newest committed configuration and all later ones: what is committed cannot be overwritten."""
-    committed = [stated for stated in state.configurations if stated.index <= state.commit]
-    if len(committed) > 1:
-        state.configurations = state.configurations[len(committed) - 1 :]
+    while len(state.configurations) > 1 and state.configurations[1].index <= state.commit:
+        state.configurations = state.configurations[1:]
 
 
 def _drop_catalogs(state: GroupState, oldest_block: int, kept: int) -> None:

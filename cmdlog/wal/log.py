@@ -188,7 +188,7 @@ class Log:
 
     def kick(self) -> None:
         """The source has something. Cheap, any thread. Raises: Wedged."""
-        self._running.kick()
+        (self._ring or self._running).kick()
 
     def hasten(self) -> None:
         """Callers wait until what was written so far is durable: it is synced at once. Cheap, any thread."""
@@ -201,7 +201,7 @@ class Log:
         `beside`, if the system can do that, is called after `RecordSource.written` and while the block is being synced.
         The caller must hold no lock that its source's methods need. Raises: Wedged.
         """
-        return self._running.run_turn(beside)
+        return (self._ring or self._running).run_turn(beside)
 
     def run_background_work(self) -> None:
         """What the background threads do: recycles, prepares files, syncs what is only written, seals when nothing is in flight.
@@ -280,15 +280,15 @@ class Log:
         return self._space.disk_full
 
     @property
-    def waits_for_segment(self) -> bool:
-        """No block is written before a segment is let go. Cheap, any thread."""
-        return self._space.awaited
-
-    @property
     def left_bytes(self) -> int:
         """What any records may still take, the reserve included. Cheap, any thread."""
         tail = self._tail
         return max(0, tail.left_bytes) + self._space.available * tail.fresh_bytes
+
+    def left_beside(self, kept_bytes: int) -> int:
+        """The same, less what is to be kept; 0 while no block is written before a segment is let go. Cheap, any thread."""
+        tail, space = self._tail, self._space
+        return 0 if space.awaited else max(0, tail.left_bytes) + space.available * tail.fresh_bytes - kept_bytes
 
     def ask_before_recycling(self, may_go: Callable[[SegmentFile, int], bool]) -> None:
         """Before `start`: `may_go` is asked of the oldest segment, with its last block, once every anchor has passed it.
@@ -343,6 +343,7 @@ class Log:
 
     @property
     def _running(self) -> Ring:
-        if self._ring is None or self._closed:
-            raise Wedged("the log is not started, or closed")
+        """Raises: Wedged, before the start."""
+        if self._ring is None:
+            raise Wedged("the log is not started")
         return self._ring

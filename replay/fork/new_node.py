@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cmdlog.wal.directory.instance import Identity, Instance, Origin
-from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog, Stated, single
+from cmdlog.wal.format.control_record import single
+from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from procedures.code.bundle import Bundle, environment

@@ -243,8 +243,10 @@ from tests.waiting import wait_for
 class Late:
     '''As a thread that does not come to its write before the process is killed. The first that lands the block kills it.'''
     armed = False
-    def can_start(self, path, size): return self.armed
-    def start(self, data, offset): print("started", flush=True)
+    def start(self, path, data, offset):
+        if self.armed:
+            print("started", flush=True)
+        return self.armed
     def finish(self):
         wait_for(is_ahead)
         os.kill(os.getpid(), signal.SIGKILL)

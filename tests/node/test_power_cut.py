@@ -157,7 +157,8 @@ class Machine:
             for _ in range(self.chance.randrange(4)):
                 self.serve(self.chance.randrange(PARTITIONS))
             beside = self.chance.random() < 0.3 and not operation.path.endswith(HARDSTATE_NAME)  # there the other would wait
-            if beside and self.log._tail.worth_filling:  # as another thread may, while this one is in the sync
+            tail = self.log._tail
+            if beside and tail.left_bytes >= tail.worth_bytes:  # as another thread may, while this one is in the sync
                 self.call()
                 self.run_turn_beside()
             if self.chance.random() < 0.3:

@@ -311,10 +311,11 @@ class StruckWriter(SimDirectWriter):
     strikes: tuple[str, str] | None = None
     error: type[Exception] = TimeoutError
 
-    def start(self, data: bytes, offset: int) -> None:
+    def start(self, path: str, data: bytes, offset: int) -> bool:
         self._strike("start", "before")
-        super().start(data, offset)
+        started = super().start(path, data, offset)
         self._strike("start", "after")
+        return started
 
     def finish(self) -> bool:
         self._strike("finish", "before")

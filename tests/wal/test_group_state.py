@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.record import BadRecord, RecordKind, decode_record, encode_commit_mark, encode_json, encode_record
+from cmdlog.wal.format.block import aligned
+from cmdlog.wal.format.record import (
+    BadRecord,
+    RecordKind,
+    decode_record,
+    encode_commit_mark,
+    encode_digest,
+    encode_json,
+    encode_record,
+)
 from cmdlog.wal.group_state import CATALOGS_KEPT_MIN, GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, make_txn_id
 from tests.wal.logkit import hard_state
@@ -27,7 +36,7 @@ def entry(kind: RecordKind, value: Mapping[str, object], *, index: int, term: in
     return encode_json(kind, value, partition=partition, term=term, index=index)
 
 
-def batch(index: int, *, term: int = 1, catalog: int = 1, partition: int = 0) -> bytes:
+def batch(index: int, *, term: int = 1, catalog: int = 1, partition: int = 0, txn_ids: Sequence[int] | None = None) -> bytes:
     """Two calls."""
     txn = make_txn_id(millis=1000 + index, counter=0, partition=partition)
     return encode_batch(
@@ -35,7 +44,7 @@ def batch(index: int, *, term: int = 1, catalog: int = 1, partition: int = 0) ->
         term=term,
         index=index,
         catalog=catalog,
-        txn_ids=range(txn, txn + 2048, 1024),
+        txn_ids=txn_ids or range(txn, txn + 2048, 1024),
         procedures=[0, 0],
         params=[b"[]", b"[]"],
     )
@@ -49,6 +58,44 @@ def test_entries_move_the_last_index_and_the_highest_transaction() -> None:
     assert state.last_checksum == decode_record(batch(2, term=3)).checksum
     assert groups.txn_id_max == make_txn_id(millis=1002, counter=1, partition=0)
     assert fold([batch(1, term=4)], groups).txn_id_max == groups.txn_id_max
+
+
+def test_what_was_encoded_here_folds_as_what_was_read() -> None:
+    """`observe_block` reads heads alone where it can: group by group it says what `observe` says of the decoded records."""
+    chance = random.Random(7)
+    for _ in range(300):
+        written, read = GroupStates(), GroupStates()
+        for groups in (written, read):
+            groups.observe_block(
+                0, [hard_state(1, 7, partition=group) for group in (0, 1)]
+            )  # a digest alone makes no group known
+        ends, term = {0: 0, 1: 0}, 1
+        for number in range(1, 12):
+            records = [entry(RecordKind.CATALOG, {"version": number}, index=number, term=term, partition=CLUSTER_GROUP)]
+            for _ in range(chance.randrange(6)):
+                group = chance.randrange(2)
+                term += chance.random() < 0.1
+                ends[group] = max(ends[group] + chance.choice([1, 1, 1, 1, 0, -1, 2]), 1)
+                skipped = [5 << 30, 6 << 30] if chance.random() < 0.2 else None  # transaction ids that are no range
+                records.append(
+                    chance.choice(
+                        [
+                            batch(ends[group], term=term, catalog=chance.randrange(1, 15), partition=group, txn_ids=skipped),
+                            batch(ends[group], term=term, catalog=chance.randrange(1, 15), partition=group),
+                            encode_commit_mark(
+                                partition=group, term=term, commit=chance.randrange(9), closed_txn=chance.randrange(9 << 32)
+                            ),
+                            encode_digest(partition=group, term=term, index=1, rows_digest=1, catalog=1, result_hashes=b"hash"),
+                            hard_state(term, 7, partition=group),
+                        ]
+                    )
+                )
+            written.observe_block(number, records)
+            offset = 0
+            for data in records:
+                read.observe(Lsn(BlockNumber(number), offset), decode_record(data))
+                offset += aligned(len(data))
+            assert vars(written) == vars(read)
 
 
 def test_an_overwritten_suffix_takes_what_it_established_with_it() -> None:

@@ -79,7 +79,7 @@ def test_a_rotation_waits_for_every_sync_of_the_segment_before() -> None:
         first.wait()
     ring = log._ring
     assert ring is not None
-    wait_for(lambda: ring._quiet._parked or files.exists(f"{LOG}/{segment_name(2)}"))  # the rotation waits, or has gone ahead
+    wait_for(lambda: ring._quiet.parked or files.exists(f"{LOG}/{segment_name(2)}"))  # the rotation waits, or has gone ahead
     assert not files.exists(f"{LOG}/{segment_name(2)}")
     assert source.acknowledged == []
     first.release()
@@ -250,7 +250,7 @@ def test_keeper_places_no_seal_beside_that_of_the_closing_thread() -> None:
     place, second = log._tail.place, threading.Event()
     placing: list[str] = []
 
-    def watched(records: Sequence[bytes], *, flags: BlockFlag, durable_upto: int) -> PlacedBlock:
+    def watched(records: Sequence[bytes], *, flags: BlockFlag, durable_upto: int) -> PlacedBlock | None:
         if flags is BlockFlag.SEAL:
             if placing:
                 second.set()

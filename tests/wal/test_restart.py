@@ -101,6 +101,8 @@ def test_a_torn_block_before_a_whole_one_is_cut_with_it() -> None:
     end = log._tail.offset
     first = log._tail.place([b"".join(_payload(2))], flags=BlockFlag.NONE, durable_upto=4)
     second = log._tail.place([b"".join(_payload(3))], flags=BlockFlag.NONE, durable_upto=4)
+    assert first is not None
+    assert second is not None
     files = files.kill()
     files.overwrite(seg(1), second.offset, second.data)
     log, found = opened(files)

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from cmdlog.wal.writing.sync_window import SyncTimes
-from cmdlog.wal.writing.turn import BLOCK_BYTES_TARGET, PACE_MIN_S, Gate, GroupCommit, Turn
+from cmdlog.wal.writing.turn import BLOCK_BYTES_TARGET, PACE_MIN_S, Gate, Turn, delay_s
 from tests.waiting import PATIENCE_S, wait_for
+from tests.wal.logkit import append, open_log, sim
 
 
 def test_what_is_announced_during_a_turn_is_for_the_next_one() -> None:
@@ -23,7 +23,7 @@ def test_what_is_announced_during_a_turn_is_for_the_next_one() -> None:
                 turn.wait()
             turn.acquire()
             order.append("takes")
-        turn.pass_on()
+            turn.pass_on()
 
     with lock:
         turn.kick()
@@ -35,7 +35,8 @@ def test_what_is_announced_during_a_turn_is_for_the_next_one() -> None:
     with lock:
         turn.kick()
     assert order == ["waits"], "a thread has the turn"
-    turn.pass_on()
+    with lock:
+        turn.pass_on()
     thread.join(PATIENCE_S)
     assert order == ["waits", "takes"]
     assert (turn.held, turn.wanted) == (False, False)
@@ -58,48 +59,70 @@ def test_passing_it_on_opens_the_gate_of_those_who_wait_for_quiet() -> None:
     thread = threading.Thread(target=wait_for_quiet)
     thread.start()
     wait_for(lambda: seen == [True])
-    turn.pass_on()
+    with lock:
+        turn.pass_on()
     thread.join(PATIENCE_S)
     assert seen == [True, False]
 
 
-class Hand:
-    """A clock that is set by hand."""
+def test_a_waiter_that_was_not_woken_waits_again() -> None:
+    """An opening that comes as its patience ends is not kept for its next wait, nor for another thread's."""
+    lock = threading.Lock()
+    gate = Gate(lock)
 
-    def __init__(self) -> None:
-        self.now_s = 100.0
+    class Late:
+        """A lock whose wait ends just before it is released."""
 
-    def __call__(self) -> float:
-        return self.now_s
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            self.lock.acquire()
+            self.release = self.lock.release
 
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+            if not blocking:
+                return self.lock.acquire(blocking=False)
+            with lock:
+                gate.open_one()
+            return False
 
-def group_of(*, sync_s: float, threads: int, clock: Hand) -> GroupCommit:
-    """A block has just begun, and syncs take so long."""
-    times = SyncTimes(lambda seconds: None)
-    times.smoothed_s = sync_s
-    group = GroupCommit(threads=threads, times=times, clock=clock)
-    group.begin_block()
-    return group
+    late = Late()
+    gate._spare.append(late)  # type: ignore[arg-type]
+    with lock:
+        gate.wait(0.01)
+    assert late.lock.locked()
+    assert gate.parked == []
 
 
 def test_block_of_an_idle_log_closes_at_once() -> None:
-    """With nothing in flight there is nothing to wait for."""
-    group = group_of(sync_s=1.0, threads=4, clock=Hand())
-    assert group.delay_s(in_flight=0, pending_bytes=1) == 0
+    """With nothing in flight there is nothing to wait for, however long syncs take."""
+    log, source = open_log(sim())
+    ring = log._running
+    ring._count, ring._writes.times.smoothed_s = 4, 1e9
+    source.put(1)
+    assert ring._delay_s() == 0
+    ring._marks.in_flight = 1
+    assert ring._delay_s() > 0
 
 
 def test_full_block_closes_at_once() -> None:
     """Beyond the target more bytes make the sync no cheaper."""
-    group = group_of(sync_s=1.0, threads=4, clock=Hand())
-    assert group.delay_s(in_flight=1, pending_bytes=BLOCK_BYTES_TARGET) == 0
-    assert group.delay_s(in_flight=1, pending_bytes=BLOCK_BYTES_TARGET - 1) > 0
+    assert delay_s(1.0, threads=4, pending_bytes=BLOCK_BYTES_TARGET, begun_s=0) == 0
+    assert delay_s(1.0, threads=4, pending_bytes=BLOCK_BYTES_TARGET - 1, begun_s=0) > 0
 
 
 @pytest.mark.parametrize(("sync_s", "threads", "spacing_s"), [(0.008, 4, 0.002), (0.008, 1, 0.008), (0.0001, 4, PACE_MIN_S)])
 def test_syncs_are_spread_evenly(sync_s: float, threads: int, spacing_s: float) -> None:
     """With so many threads, each begins one sync per latency; Python's own cost per block is the least distance."""
-    clock = Hand()
-    group = group_of(sync_s=sync_s, threads=threads, clock=clock)
-    assert group.delay_s(in_flight=1, pending_bytes=1) == pytest.approx(spacing_s)
-    clock.now_s += spacing_s
-    assert group.delay_s(in_flight=1, pending_bytes=1) == pytest.approx(0.0, abs=1e-9)
+    assert delay_s(sync_s, threads=threads, pending_bytes=1, begun_s=0) == pytest.approx(spacing_s)
+    assert delay_s(sync_s, threads=threads, pending_bytes=1, begun_s=spacing_s) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_keeper_sleeps_while_a_turn_is_wanted() -> None:
+    """A block that is about to be taken is no idle log: it looks again later, not over and over until a thread has the turn."""
+    log, source = open_log(sim())
+    append(log, source, [1])
+    ring = log._running
+    ring._writes.last_done -= 3600
+    assert ring._keeper_wait() <= 0, "there is a seal to be written"  # type: ignore[operator]
+    ring._turn.wanted = True
+    assert ring._keeper_wait() > 0  # type: ignore[operator]

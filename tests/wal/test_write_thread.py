@@ -53,9 +53,8 @@ def opened(made: W | None, *, built: bool = True) -> W:
 
 def start_at(writer: DirectWriter, path: str, data: bytes, offset: int) -> None:
     """Starts, or skips the test: its folder may be on a file system without direct I/O."""
-    if not writer.can_start(path, len(data)):
+    if not writer.start(path, data, offset):
         pytest.skip(NO_DIRECT_WRITES)
-    writer.start(data, offset)
 
 
 @pytest.fixture
@@ -119,10 +118,9 @@ def test_thousands_of_writes_land_in_order(tmp_path: Path, writer: WriteThread) 
 def test_a_second_write_is_refused_while_one_is_under_way(tmp_path: Path, writer: WriteThread) -> None:
     """Its memory is in use; and one that does not fit is refused always."""
     path, thread = zeros(tmp_path / "file"), writer._thread
-    assert writer.can_start(path, PAGE)
     refused = 0
     for _ in range(50):
-        writer.start(b"a" * PAGE, 0)
+        start_at(writer, path, b"a" * PAGE, 0)
         try:
             thread.start(writer._fd, b"b" * PAGE, PAGE)
         except ValueError:
@@ -136,10 +134,10 @@ def test_a_second_write_is_refused_while_one_is_under_way(tmp_path: Path, writer
 def test_an_error_of_the_disk_is_raised(tmp_path: Path, writer: WriteThread) -> None:
     """What `pwrite` returned becomes the error of the writer: here of a descriptor that is closed."""
     path = zeros(tmp_path / "file")
-    if not writer.can_start(path, PAGE):
-        pytest.skip(NO_DIRECT_WRITES)
+    start_at(writer, path, b"x" * PAGE, 0)
+    writer.finish()
     fd, writer._fd = writer._fd, 1 << 30
-    writer.start(b"x" * PAGE, PAGE)
+    assert writer.start(path, b"x" * PAGE, PAGE)
     with pytest.raises(WriteFailed, match=f"offset {PAGE} of {path}.*Bad file descriptor"):
         writer.finish()
     writer._fd = fd
@@ -228,9 +226,8 @@ KILLED = """
 import os, signal, sys
 from cmdlog.wal.system.write_thread import open_write_thread
 writer = open_write_thread()
-if writer is None or not writer.can_start(sys.argv[1], 65536):
+if writer is None or not writer.start(sys.argv[1], b"k" * 65536, 4096):
     sys.exit(7)
-writer.start(b"k" * 65536, 4096)
 for _ in range(int(sys.argv[2])):
     pass
 os.kill(os.getpid(), signal.SIGKILL)
@@ -300,7 +297,7 @@ def test_readers_and_writers_of_the_page_cache_agree(place: Place) -> None:
 def test_a_long_write_is_left_to_the_log(tmp_path: Path, writer: WriteThread) -> None:
     """More than the writer's memory is not started, and the next short write is."""
     path = zeros(tmp_path / "file", 2 * DIRECT_BYTES_MAX)
-    assert not writer.can_start(path, DIRECT_BYTES_MAX + PAGE)
+    assert not writer.start(path, bytes(DIRECT_BYTES_MAX + PAGE), 0)
     start_at(writer, path, b"x" * DIRECT_BYTES_MAX, 0)
     writer.finish()
     assert Path(path).read_bytes()[: DIRECT_BYTES_MAX + 1] == b"x" * DIRECT_BYTES_MAX + b"\0"
@@ -312,12 +309,12 @@ def test_a_file_system_that_refuses_gets_an_ordinary_write(tmp_path: Path, write
     start_at(writer, path, b"x" * PAGE, 1000)
     writer.finish()
     assert Path(path).read_bytes()[999 : 1001 + PAGE] == b"\0" + b"x" * PAGE + b"\0"
-    assert not writer.can_start(path, PAGE), "started again where it was refused"
+    assert not writer.start(path, bytes(PAGE), 0), "started again where it was refused"
 
 
 def test_a_file_that_cannot_be_opened_is_left_to_the_ordinary_way(tmp_path: Path, writer: WriteThread) -> None:
     """Which will say why."""
-    assert not writer.can_start(str(tmp_path / "missing"), PAGE)
+    assert not writer.start(str(tmp_path / "missing"), bytes(PAGE), 0)
     path = zeros(tmp_path / "file")
     start_at(writer, path, b"x" * PAGE, 0)
     writer.finish()
@@ -350,7 +347,7 @@ def test_closing_waits_for_what_was_started(tmp_path: Path, writer: WriteThread)
     start_at(writer, path, b"x" * 65536, 0)
     writer.close()
     assert Path(path).read_bytes()[:65536] == b"x" * 65536
-    assert not writer.can_start(path, PAGE)
+    assert not writer.start(path, bytes(PAGE), 0)
 
 
 class Ended:

@@ -47,7 +47,8 @@ SENT_DIGITS: Final = 16  # after the parameters of a call whose caller sent some
 _CLOSING: Final = ord("]")
 _ZERO2: Final = bytes(2)
 _PLACES_BYTES_AT: Final = RECORD.bytes + 20  # the field in the batch header
-_TICK: Final = 1 << PARTITION_BITS
+TICK: Final = 1 << PARTITION_BITS  # from one call's TxnId to the next
+BATCH_HEAD: Final = struct.Struct("<" + RECORD.codes + BATCH.codes)  # of a record that is a batch
 _HEADER_AT: Final = RECORD.bytes
 _COLUMNS_AT: Final = RECORD.bytes + BATCH.bytes
 
@@ -137,7 +138,7 @@ def encode_batch(
         flags |= FLAG_REQUESTS if sent else 0
         columns.insert(1, sent)
     text = b"".join((b"[", b",".join(params), b"]"))
-    if not (isinstance(txn_ids, range) and txn_ids.step == _TICK):
+    if not (isinstance(txn_ids, range) and txn_ids.step == TICK):
         flags |= FLAG_TXN_COLUMN
         first = txn_ids[0]
         columns.append(struct.pack(f"<{count}I", *((txn - first) >> PARTITION_BITS for txn in txn_ids)))
@@ -147,7 +148,7 @@ def encode_batch(
     if compress:
         flags |= FLAG_ZSTD
         stored = zstandard.ZstdCompressor().compress(text)
-    behind = encode_places(places)
+    behind = encode_places(places) if places else b""
     head = BATCH.pack(txn_ids[0], count, catalog, flags, _ZERO2, len(behind), len(stored), len(text))
     payload = b"".join((head, *columns, stored, behind))
     return encode_record(RecordKind.BATCH, payload, partition=partition, term=term, index=index)
@@ -223,7 +224,7 @@ def batch_facts(record: Record) -> tuple[int, int, int, int]:
     if not 0 < count <= CALLS_MAX:
         raise BadRecord(f"batch count {count}")
     if not flags & FLAG_TXN_COLUMN:
-        return first_txn, first_txn + (count - 1) * _TICK, count, catalog
+        return first_txn, first_txn + (count - 1) * TICK, count, catalog
     end = _named_columns(raw, flags, count)[1] + 4 * count
     if len(raw) < end:
         raise BadRecord("batch columns")
@@ -284,7 +285,7 @@ def _text(stored: bytes, *, flags: int, json_bytes: int) -> bytes:
 
 def _txn_ids(first_txn: int, count: int, deltas: memoryview | None) -> Sequence[int]:
     if deltas is None:
-        return range(first_txn, first_txn + count * _TICK, _TICK)
+        return range(first_txn, first_txn + count * TICK, TICK)
     ids = [first_txn + (delta << PARTITION_BITS) for delta in deltas.cast("I")]
     if ids[0] != first_txn or any(a >= b for a, b in pairwise(ids)):
         raise BadRecord("batch transaction ids do not increase")

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind, encode_json
+
+FIRST_EPOCH: Final = 1
+MEMBERSHIP: Final = frozenset({"voters", "outgoing", "learners", "epoch", "forced"})  # of a configuration's members
 
 
 @contextmanager
@@ -148,3 +151,9 @@ def checksum_before(record: Record) -> int:
     """TRUNCATION: checksum of the last entry that stays; 0 where nothing stays or the record does not say it."""
     with naming_record(record):
         return int(record.json().get("checksum", 0)) if record.payload else 0
+
+
+def single(configuration: Mapping[str, Any], node_id: int) -> dict[str, Any]:
+    """The configuration with the membership of a new cluster: one voter, the first epoch."""
+    rest = {name: value for name, value in configuration.items() if name not in MEMBERSHIP}
+    return {**rest, "voters": [node_id], "learners": [], "epoch": FIRST_EPOCH}

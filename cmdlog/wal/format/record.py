@@ -45,6 +45,7 @@ KIND_OFFSET: Final = 4  # of the kind byte in the header
 _CRC_OFFSET: Final = 24
 _PAYLOAD_AT: Final = RECORD.bytes
 _LENGTH: Final = struct.Struct("<I")  # the header's first field
+MARK_HEAD: Final = struct.Struct("<" + RECORD.codes + COMMIT_MARK.codes)  # of a record that is a commit mark
 _ZERO4: Final = bytes(4)
 
 

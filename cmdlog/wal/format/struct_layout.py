@@ -19,10 +19,11 @@ class StructField:
 class Layout:
     """An ordered set of fields. `pack` takes the values in that order; `unpack` returns them in that order."""
 
-    __slots__ = ("bytes", "fields", "pack", "title", "unpack_from")
+    __slots__ = ("bytes", "codes", "fields", "pack", "title", "unpack_from")
 
     def __init__(self, title: str, *fields: tuple[str, str]) -> None:
-        compiled = struct.Struct("<" + "".join(code for _, code in fields))
+        self.codes = "".join(code for _, code in fields)
+        compiled = struct.Struct("<" + self.codes)
         self.title = title
         self.bytes: int = compiled.size
         self.pack = compiled.pack

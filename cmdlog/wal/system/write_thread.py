@@ -1,7 +1,7 @@
 """A write that becomes durable while its caller does something else: one `pwrite` to a file opened with O_DIRECT and O_DSYNC, by
 a thread that is no Python thread and never waits for the interpreter's lock.
 
-One rule: never needed. Where it was not built, or the file system has no such writes, `can_start` is False, or there is no writer
+One rule: never needed. Where it was not built, or the file system has no such writes, `start` is False, or there is no writer
 at all, and the caller writes and syncs; what the kernel refuses later `finish` writes.
 
 `pwrite` to such a file is `pwrite` and `fdatasync` in one: what has ended is durable. See open(2) "O_DIRECT".
@@ -23,12 +23,9 @@ DIRECT_BYTES_MAX: Final = 64 << 10  # of one write: a longer one is worth one of
 class DirectWriter(Protocol):
     """One write at a time. Not thread-safe."""
 
-    def can_start(self, path: str, size: int) -> bool:
-        """Whether a write of so many bytes to this file can be started; asked before each."""
-        ...
-
-    def start(self, data: bytes, offset: int) -> None:
-        """Starts to make `data` durable at `offset` of the file that was asked for, both multiples of 4096.
+    def start(self, path: str, data: bytes, offset: int) -> bool:
+        """Starts to make `data` durable at `offset` of the file, both multiples of 4096. False, and nothing is started, where the
+        file has no such writes, or it is too long for one.
 
         No other write to the file may take place until `finish`: one to the same page would spoil both. On return it is about to
         enter the kernel, which completes it when the process is killed.
@@ -62,12 +59,12 @@ class WriteThread:
         self._data, self._offset = b"", 0  # of the write on its way
         self._usable = True
 
-    def can_start(self, path: str, size: int) -> bool:
-        return self._usable and size <= DIRECT_BYTES_MAX and self._open(path)
-
-    def start(self, data: bytes, offset: int) -> None:
+    def start(self, path: str, data: bytes, offset: int) -> bool:
+        if not self._usable or len(data) > DIRECT_BYTES_MAX or (self._path != path and not self._open(path)):
+            return False
         self._data, self._offset = data, offset
         self._thread.start(self._fd, data, offset)
+        return True
 
     def finish(self) -> bool:
         waited, result = self._thread.finish()
@@ -87,8 +84,6 @@ class WriteThread:
         self._close_file()
 
     def _open(self, path: str) -> bool:
-        if self._path == path:
-            return True
         self._close_file()
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_DSYNC | os.O_CLOEXEC)

@@ -23,7 +23,7 @@ EVEN_AFTER_S: Final = 1.0  # without a vote, until the other copy is written: el
 
 
 class HardStateWriter:
-    """`save_changes` is the turn holder's; the others are called by any thread."""
+    """`save_votes` and `note_newest` are the turn holder's; the others are called by any thread."""
 
     def __init__(self, hard: HardStateFile) -> None:
         self._hard = hard
@@ -42,27 +42,29 @@ class HardStateWriter:
         self._thread = threading.Thread(target=self._run, name="cmdlog-log-votes", daemon=True)
         self._thread.start()
 
-    def save_changes(self, groups: GroupStates, newest: int) -> Callable[[], None] | None:
-        """Terms, votes and newest segment go to the file. None: they are durable there; else what waits until they are.
+    def save_votes(self, groups: GroupStates) -> Callable[[], None] | None:
+        """Terms and votes, which have changed, go to the file. None: they are durable there; else what waits until they are.
 
         Raises: WriteFailed, DiskFull.
         """
-        turned = self._hard.state.newest != newest
-        if not groups.hard_state_changed and not turned:
-            return None
+        order = self._order_save(groups)
+        if self._thread is not None:
+            return partial(self._await_saved, order)
+        self._save_votes()
+        return None
+
+    def note_newest(self, groups: GroupStates, sequence: int) -> None:
+        """The newest segment, and what has changed of terms and votes; durable on return. Raises: WriteFailed, DiskFull."""
+        self._order_save(groups)
+        self._save(newest=sequence)
+
+    def _order_save(self, groups: GroupStates) -> int:
         groups.hard_state_changed = False
         with self._changed:
             self._votes = dict(groups.votes)
             self._ordered += 1
-            order = self._ordered
             self._changed.notify_all()
-        if turned:
-            self._save(newest=newest)
-        elif self._thread is None:
-            self._save_votes()
-        else:
-            return partial(self._await_saved, order)
-        return None
+            return self._ordered
 
     def note_oldest(self, sequence: int) -> None:
         """The oldest segment that the log needs; durable on return."""

@@ -13,11 +13,10 @@ from cmdlog.wal.directory.instance import Instance
 from cmdlog.wal.errors import DiskFull, RecordsTooLarge
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.block import BlockFlag, block_bytes, encode_block
-from cmdlog.wal.format.record import peek_record
 from cmdlog.wal.format.segment import SegmentHeader, free_name, reserve_file, segment_name, write_zeros
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.hard_state import HardStateValues, create_hardstate
-from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.ids import BlockNumber
 from cmdlog.wal.opening.survey import identity_text
 from cmdlog.wal.os_errors import no_room
 from cmdlog.wal.writing.tail import encode_head
@@ -71,11 +70,9 @@ def _write_first_segment(
         instance.segment_bytes, 0,
     )  # fmt: skip
     data, chain = encode_head(header, [], durable_upto=0)
-    groups, position = GroupStates(), 0
+    groups = GroupStates()
     for number, records in ((2, initial), (3, ())) if initial else ():
-        for record in records:
-            groups.observe(Lsn(BlockNumber(number), position), peek_record(record))
-            position += -(-len(record) // 8) * 8
+        groups.observe_block(number, records)
         flags = BlockFlag.NONE if records else BlockFlag.SEAL
         block, chain = encode_block(
             records, flags=flags, generation=generation, number=number, durable_upto=number - 1, chain=chain, open_count=1

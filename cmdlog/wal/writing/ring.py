@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cmdlog.operator_error import full_text
-from cmdlog.wal.errors import LogFull, WalError
+from cmdlog.wal.errors import LogFull, WalError, Wedged
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.os_errors import wal_error
@@ -23,7 +23,7 @@ from cmdlog.wal.writing.block_writes import BlockWrites, ThreadFile
 from cmdlog.wal.writing.hard_state_writer import HardStateWriter
 from cmdlog.wal.writing.segment_pool import SegmentPool
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
-from cmdlog.wal.writing.turn import Gate, GroupCommit, Turn
+from cmdlog.wal.writing.turn import Gate, Turn, delay_s
 from cmdlog.wal.writing.watermarks import RecordSource, RingSettings, Watermarks
 
 LAND_AFTER_S: Final = 0.010  # a block that was started: its thread's work takes long, and others wait for the block
@@ -44,12 +44,11 @@ class Ring:
         self._quiet = Gate(lock)  # who waits for the turn, or for nothing in flight
         self._timer = Gate(lock)  # the keeper
         self._turn = Turn(lock, self._quiet)
-        self._marks = Watermarks(lock, self._quiet, source, start=tail.number, sync=settings.sync)
+        self._marks = Watermarks(lock, self._quiet, source, start=tail.number, settings=settings)
         self._held: Sequence[bytes] | None = None  # taken, and waiting for a free segment
         self._closing = self._stopping = False
-        self._writes = BlockWrites(files, self._marks, settings, start=tail.number, idle=self._note_idle, wedge=self.wedge)
-        self._window = self._writes.window
-        self._group = GroupCommit(threads=settings.threads, times=self._writes.times, clock=settings.clock)
+        self._writes = BlockWrites(files, self._marks, settings, idle=self._note_idle, wedge=self.wedge)
+        self._begun = 0.0  # when the last block was taken
         self._inline_file = ThreadFile(files)  # of callers' threads: with nothing else in flight one is enough
         self._keeper_sleeps = True
         self._threads: list[threading.Thread] = []
@@ -66,7 +65,8 @@ class Ring:
 
     def kick(self) -> None:
         """The source has something. Raises: Wedged."""
-        self._marks.raise_error()
+        if self._marks.error is not None or self._closing:
+            self._refuse()
         if self._turn.wanted:
             return  # the thread that cleared it last has yet to ask the source, and will see it
         with self._lock:
@@ -76,9 +76,9 @@ class Ring:
 
     def hasten(self) -> None:
         """A caller waits until what is written so far is durable: it is synced now, not at the end of the window."""
-        if self._window.open and self._sync != "off":
+        if self._marks.left and self._sync != "off":
             with self._lock:
-                self._window.hasten()
+                self._writes.hasten()
                 self._timer.open_one()
 
     def run_turn(self, beside: Callable[[], None] | None = None) -> bool:
@@ -86,11 +86,13 @@ class Ring:
 
         Where it can be, `beside` is called while the block is on its way to the disk. Raises: Wedged.
         """
+        tail = self._tail
         with self._lock:
-            self._marks.raise_error()
-            if self._turn.held or self._writes.in_flight or self._stopping:
+            if self._marks.error is not None or self._closing:
+                self._refuse()
+            if self._turn.held or self._marks.in_flight:
                 return False  # it would wait for another thread
-            if self._threads and not self._tail.worth_filling:
+            if self._threads and tail.left_bytes < tail.worth_bytes:
                 return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
             self._turn.acquire()
         try:
@@ -118,7 +120,7 @@ class Ring:
                 break
         self._writes.land()
         with self._lock:
-            while (self._writes.in_flight or self._turn.held or self._marks.delivering) and self._marks.error is None:
+            while (self._marks.in_flight or self._turn.held or self._marks.delivering) and self._marks.error is None:
                 self._quiet.wait()
             self._marks.raise_error()
             self._turn.acquire()  # kept until the seal is placed: the keeper may be about to write one
@@ -126,7 +128,8 @@ class Ring:
             self._writes.flush()
             self._seal()
         finally:
-            self._turn.pass_on()
+            with self._lock:
+                self._turn.pass_on()
         self._writes.flush()
         if self._held is not None:
             self.wedge(LogFull("the log was closed while a block waited for a free segment"))
@@ -147,10 +150,11 @@ class Ring:
     def wedge(self, error: WalError) -> None:
         """Ends all writing: nothing in flight is acknowledged, and the source is notified once."""
         with self._lock:
-            self._marks.wedge(error)
+            delivers = self._marks.wedge(error)
             self._open_gates()
         self._pool.wake()
-        self._marks.deliver()
+        if delivers:
+            self._marks.deliver()
 
     @property
     def error(self) -> WalError | None:
@@ -165,9 +169,9 @@ class Ring:
             return {
                 "written_block": self._marks.written,
                 "durable_block": self._marks.durable,
-                "in_flight": self._writes.in_flight,
-                "blocks": self._writes.blocks,
-                "block_bytes": self._writes.block_bytes,
+                "in_flight": self._marks.in_flight,
+                "blocks": self._marks.blocks,
+                "block_bytes": self._marks.block_bytes,
                 "syncs": self._writes.times.count,
                 "sync_us": self._writes.times.summary(),
                 "error": full_text(self._marks.error) if self._marks.error else None,
@@ -193,7 +197,11 @@ class Ring:
             return False
 
     def _delay_s(self) -> float:
-        return self._group.delay_s(in_flight=self._writes.in_flight, pending_bytes=self._source.pending_bytes)
+        """Seconds until the next block closes; with nothing in flight none."""
+        if not self._marks.in_flight:
+            return 0.0
+        pending_bytes, begun_s = self._source.pending_bytes, self._clock() - self._begun
+        return delay_s(self._writes.times.smoothed_s, threads=self._count, pending_bytes=pending_bytes, begun_s=begun_s)
 
     def _open_gates(self) -> None:
         """Every waiting thread looks again: nothing more will come."""
@@ -209,65 +217,87 @@ class Ring:
         placed, started = None, False
         try:
             placed = self._place()
-            started = placed is not None and beside is not None and self._writes.start(placed, lax=self._lax())
+            if placed is not None and beside is not None and not self._lax():  # an answer rests on what is in the page cache
+                started = self._writes.start(placed)
         except (WalError, OSError) as error:
-            placed = None  # its write may have started
+            placed, started = None, False  # its write may have started
             self.wedge(wal_error(error, "rotation of the log failed"))
         except Exception as error:  # noqa: BLE001 -- what the source took cannot be given back: its error ends the log
-            placed = None
+            placed, started = None, False
             self.wedge(WalError(f"the source of the log failed: {error!r}"))
-        self._turn.pass_on()
-        if started and beside is not None:
-            beside()
-            self._writes.land()
-        elif placed is not None:
+        delivers = self._pass_on(placed, started=started)
+        if placed is None:
+            return False
+        if not started or beside is None:
             self._writes.write(placed, file)
-        return placed is not None
+            return True
+        if delivers:
+            self._marks.deliver()
+        beside()
+        self._writes.land()
+        return True
+
+    def _pass_on(self, placed: PlacedBlock | None, *, started: bool) -> bool:
+        """Others have the turn from now on, and see the block; whether the caller must `deliver` that it is written."""
+        delivers = False
+        with self._lock:
+            if placed is not None:
+                self._marks.placed(placed)
+                if started:
+                    delivers = self._marks.wrote(placed)
+                    self._writes.started = placed
+                if self._source.pending_bytes > 0:
+                    self._turn.wanted = True  # what did not fit is not announced again
+                if self._keeper_sleeps and self._sync != "off":
+                    self._timer.open_one()
+            self._turn.pass_on()
+        return delivers
+
+    def _refuse(self) -> None:
+        self._marks.raise_error()
+        raise Wedged("the log is closed")
 
     def _note_idle(self) -> None:
         """Locked. The last block in flight has finished."""
-        self._turn.close_block()
-        self._quiet.open_all()
+        if self._turn.holds_back:
+            self._turn.close_block()
+        if self._quiet.parked:
+            self._quiet.open_all()
 
     def _place(self) -> PlacedBlock | None:
-        tail = self._tail
-        if self._held is None and not self._fits_segment() and not self._rotate():
+        """Takes the next block and gives it its place."""
+        tail, source = self._tail, self._source
+        if tail.left_bytes < tail.worth_bytes and self._held is None and not self._fits_segment() and not self._rotate():
             return None
         room = min(tail.left_bytes, tail.block_bytes_max)
-        self._group.begin_block()
-        records, self._held = self._held or self._source.take_records(room), None
-        if not records and room < tail.block_bytes_max and self._source.pending_bytes > 0:
+        self._begun = self._clock()
+        records, self._held = self._held or source.take_records(room), None
+        if not records and room < tail.block_bytes_max and source.pending_bytes > 0:
             if not self._rotate():
                 return None
-            records = self._source.take_records(tail.block_bytes_max)
+            records = source.take_records(tail.block_bytes_max)
         if not records:
             return None
-        if not tail.fits(records) and not self._rotate():
+        placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._marks.durable)
+        if placed is None and self._rotate():
+            placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._marks.durable)
+        if placed is None:
             self._held = records
             return None
-        placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._marks.durable)
-        placed.beside = self._hard.save_changes(tail.groups, tail.segment.sequence)
-        with self._lock:
-            self._writes.add(placed)
-            self._marks.placed(placed.number)
-            if (placed.beside is not None or self._waits()) and self._sync != "off":
-                self._window.want(placed.number)
-            if self._source.pending_bytes > 0:
-                self._turn.wanted = True  # what did not fit is not announced again
-            if self._keeper_sleeps and self._sync != "off":
-                self._timer.open_one()
+        if tail.groups.hard_state_changed:
+            placed.beside = self._hard.save_votes(tail.groups)
+        placed.awaited = self._sync != "off" and (placed.beside is not None or self._waits())
         return placed
 
     def _fits_segment(self) -> bool:
-        """Whether the next block goes into this segment. With no other one, its rest is the reserve of control records."""
-        tail = self._tail
-        return tail.worth_filling or (tail.left_bytes >= SECTOR_BYTES and not self._pool.available)
+        """Whether the next block goes into the short rest of this segment: the last one's is the reserve of control records."""
+        return self._tail.left_bytes >= SECTOR_BYTES and not self._pool.available
 
     def _rotate(self) -> bool:
         """Everything so far durable, then the next segment. False when none became free before the end."""
         self._writes.land()
         with self._lock:
-            while self._writes.in_flight and self._marks.error is None:
+            while self._marks.in_flight and self._marks.error is None:
                 self._quiet.wait()
         self._writes.flush()
         if not self._pool.ready:
@@ -277,7 +307,7 @@ class Ring:
         self._writes.flush()
         self._marks.raise_error()
         self._tail.rotate()
-        self._hard.save_changes(self._tail.groups, self._tail.segment.sequence)
+        self._hard.note_newest(self._tail.groups, self._tail.segment.sequence)
         with self._lock:
             self._marks.restart_at(self._tail.number)
         return True
@@ -297,7 +327,7 @@ class Ring:
                     continue
             if self._writes.under_way_s(self._clock()) is not None:
                 self._writes.land()
-            elif self._window.open:
+            elif self._marks.left:
                 self._writes.flush()
             else:
                 self._seal_when_idle()
@@ -306,24 +336,25 @@ class Ring:
         """Seconds until something is due; None when nothing will be."""
         if (under_way_s := self._writes.under_way_s(self._clock())) is not None:
             return LAND_AFTER_S - under_way_s
-        if self._window.open and self._sync != "off":
-            return self._window.left_s(self._clock())
+        if self._marks.left and self._sync != "off":
+            return self._writes.window_s(self._clock())
         if self._tail.sealed or self._sync == "off":
             return None
-        if self._writes.in_flight or self._turn.held:
+        if self._marks.in_flight or self._turn.held or self._turn.wanted:
             return self._seal_after_s
         return self._writes.last_done + self._seal_after_s - self._clock()
 
     def _seal_when_idle(self) -> None:
         with self._lock:
             turn = self._turn
-            if turn.held or turn.wanted or self._writes.in_flight or self._stopping or self._marks.error is not None:
+            if turn.held or turn.wanted or self._marks.in_flight or self._stopping or self._marks.error is not None:
                 return
             turn.acquire()
         try:
             self._seal()
         finally:
-            turn.pass_on()
+            with self._lock:
+                turn.pass_on()
 
     def _seal(self) -> None:
         """Writes a seal; the caller holds the turn, and nothing is in flight."""
@@ -331,8 +362,8 @@ class Ring:
         if tail.sealed:
             return
         placed = tail.place([], flags=BlockFlag.SEAL, durable_upto=self._marks.durable)
+        assert placed is not None
+        placed.awaited = self._sync == "sync"
         with self._lock:
-            self._writes.add_seal()
-            if self._sync == "sync":
-                self._window.want(placed.number)
+            self._marks.placed(placed)
         self._writes.write(placed, self._inline_file)

@@ -16,28 +16,35 @@ from typing import Final
 from cmdlog.wal.directory.sizing import block_bytes_max, fresh_bytes
 from cmdlog.wal.errors import RecordsTooLarge
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.block import RECORD_ALIGN, SECTOR_BYTES, BlockFlag, block_bytes, encode_block
-from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, peek_record
+from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, block_bytes, encode_block
 from cmdlog.wal.format.segment import SegmentHeader, decode_segment_header, encode_segment_header, segment_name
-from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.ids import BlockNumber
 from cmdlog.wal.opening.repair import Mended
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.writing.segment_pool import SegmentPool
 
 _SEAL: Final = BlockFlag.SEAL  # looked up once: on the class that takes a third of a microsecond
-_DIGEST: Final = int(RecordKind.DIGEST)
+
+
+PLACED: Final = 0  # stages of a block
+WRITTEN: Final = 1  # in the page cache, or on its way to the disk by the direct writer
+LEFT: Final = 2  # and without a sync of its own
+SYNCED: Final = 3
 
 
 @dataclass(slots=True)  # not frozen: one is made per block, and freezing costs 1.5 us
 class PlacedBlock:
-    """A block with its place, not yet written."""
+    """A block with its place, from there to its end."""
 
-    number: BlockNumber
+    number: int
     path: str
-    sequence: int
     offset: int
     data: bytes
+    is_taken: bool  # from the source, which hears of it; else a seal
+    awaited: bool = False  # its durability: it gets a sync of its own
     beside: Callable[[], None] | None = None  # waits for what must be durable elsewhere before the block counts as durable
+    stage: int = PLACED
+    since: float = 0.0  # when the direct writer got it, or it was left
 
 
 class Tail:
@@ -53,39 +60,15 @@ class Tail:
         size = self.segment.header.segment_bytes  # of every segment of this log
         self.block_bytes_max = block_bytes_max(size)
         self._records_end = size - SECTOR_BYTES  # the seal's sector is kept out
-        self._worth_bytes = max(SECTOR_BYTES, min(self.block_bytes_max, size // 16))
+        self.left_bytes = self._records_end - self.offset  # what records may still take in this segment
+        self.worth_bytes = max(SECTOR_BYTES, min(self.block_bytes_max, size // 16))  # a shorter rest is not worth a block
         self.checkpoint_bytes = block_bytes(self._checkpoints())
+        self.fresh_bytes = fresh_bytes(size, self.checkpoint_bytes)  # what a new segment offers to records
 
-    @property
-    def fresh_bytes(self) -> int:
-        """What a new segment offers to records."""
-        return fresh_bytes(self.segment.header.segment_bytes, self.checkpoint_bytes)
-
-    @property
-    def left_bytes(self) -> int:
-        """What records may still take in this segment."""
-        return self._records_end - self.offset
-
-    @property
-    def worth_filling(self) -> bool:
-        """Whether the rest of the segment is worth a block."""
-        return self._records_end - self.offset >= self._worth_bytes
-
-    def fits(self, records: Sequence[bytes]) -> bool:
-        """Raises: RecordsTooLarge when no segment could hold them."""
-        size = block_bytes(records)
-        if size > self.block_bytes_max:
-            raise RecordsTooLarge(f"a block of {size} bytes; the limit with these segments is {self.block_bytes_max}")
-        return size <= self.left_bytes
-
-    def place(self, records: Sequence[bytes], *, flags: BlockFlag, durable_upto: int) -> PlacedBlock:
-        """Gives the records their block; the fold has seen them on return. `flags`: NONE or SEAL."""
+    def place(self, records: Sequence[bytes], *, flags: BlockFlag, durable_upto: int) -> PlacedBlock | None:
+        """Gives the records their block; the fold has seen them on return. `flags`: NONE or SEAL. None: the segment's rest is too
+        short for them. Raises: RecordsTooLarge where every segment is."""
         number = self.number + 1
-        position = 0
-        for record in records:
-            if record[KIND_OFFSET] != _DIGEST:  # says nothing about a group; there is one per batch
-                self.groups.observe(Lsn(BlockNumber(number), position), peek_record(record))
-            position += len(record) + -len(record) % RECORD_ALIGN
         data, checksum = encode_block(
             records,
             flags=flags,
@@ -95,9 +78,16 @@ class Tail:
             chain=self._chain,
             open_count=self._open_count,
         )
-        placed = PlacedBlock(BlockNumber(number), self.segment.path, self.segment.sequence, self.offset, data)
-        self.number, self._chain, self.offset = number, checksum, self.offset + len(data)
-        self.sealed = flags is _SEAL
+        size, is_seal = len(data), flags is _SEAL
+        if size > self.block_bytes_max:
+            raise RecordsTooLarge(f"a block of {size} bytes; the limit with these segments is {self.block_bytes_max}")
+        if size > self.left_bytes and not is_seal:
+            return None
+        self.groups.observe_block(number, records)
+        placed = PlacedBlock(number, self.segment.path, self.offset, data, not is_seal)
+        self.number, self._chain, self.sealed = number, checksum, is_seal
+        self.offset += size
+        self.left_bytes -= size
         return placed
 
     def rotate(self) -> None:
@@ -136,8 +126,10 @@ class Tail:
         self._files.fsync_dir(self._pool.log_dir)
         self.segment = SegmentFile(name, header)
         self.number, self._chain, self.offset = self.number + 1, checksum, len(data)
+        self.left_bytes = self._records_end - self.offset
         self.sealed = True  # the file's name vouches for its head
         self.checkpoint_bytes = len(data) - SECTOR_BYTES
+        self.fresh_bytes = fresh_bytes(before.segment_bytes, self.checkpoint_bytes)
         self._pool.put_to_use(self.segment)
 
     def _checkpoints(self) -> list[bytes]:

@@ -1,8 +1,8 @@
 """The watermarks: how far the log is written and durable, and reporting that to the source, in block order.
 
 One rule: blocks finish in any order, marks move over contiguous ones alone. Methods marked *locked* are called under the ring's
-lock; `deliver` is called without it, by whichever thread closed a gap. One thread at a time notifies the source, for all: one
-that finds another doing so leaves, since the other looks again before it stops. So callbacks are in order and no thread waits.
+lock. The one that moved a mark says whether its thread must `deliver`, once it has let the lock go. One thread at a time notifies
+the source, for all: it looks again before it stops. So callbacks are in order and no thread waits.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from cmdlog.wal.errors import WalError, Wedged
+from cmdlog.wal.writing.tail import LEFT, SYNCED, WRITTEN, PlacedBlock
 from cmdlog.wal.writing.turn import Gate
 
 Sync = Literal["sync", "async", "off"]
@@ -68,64 +69,90 @@ class RingSettings:
 
 
 class Watermarks:
-    """Invariants: `durable <= written`; `_wrote` holds only numbers beyond `written + 1`, `_synced` beyond `durable + 1`.
+    """Invariants: `durable <= written`; blocks leave `_unwritten` and `_undurable` in their order, whatever order they end in.
 
     A block that has a sync of its own is durable when that comes back, and not before: another thread's success must not hide its
     failure. A block that is *left* without one is durable with the first sync that began after it was written.
     """
 
-    def __init__(self, lock: threading.Lock, quiet: Gate, source: RecordSource, *, start: int, sync: Sync) -> None:
-        self.lock = self._lock = lock
-        self._quiet, self._source = quiet, source
-        self._never_synced = sync == "off"
+    def __init__(self, lock: threading.Lock, quiet: Gate, source: RecordSource, *, start: int, settings: RingSettings) -> None:
+        """`start`: the log's last block."""
+        self.lock, self._quiet, self._source = lock, quiet, source
+        self._never_synced, self._early = settings.sync == "off", settings.early
         self.written = self.durable = start
+        self.wanted = start  # the newest block whose durability a caller waits for
         self.error: WalError | None = None
+        self.in_flight = self.left = 0  # blocks that a thread has at hand, or that are written and wait for another one's sync
+        self.blocks = self.block_bytes = 0  # of the source, so far
         self.delivering = False
-        self._reported = False  # the error
-        self._wrote: set[int] = set()  # written before their predecessors
-        self._left: set[int] = set()  # written, and without a sync of their own
-        self._synced: set[int] = set()  # before their predecessors
-        self._unwritten: deque[int] = deque()  # blocks from `take` whose `written` is due
-        self._undurable: deque[int] = deque()  # the same for `durable`
+        self._unwritten: deque[PlacedBlock] = deque()
+        self._undurable: deque[PlacedBlock] = deque()
+        self._due: deque[tuple[Callable[[Any], None], Any]] = deque()  # what the source does not know yet
 
-    def placed(self, number: int) -> None:
-        """Locked. A block from `take` has its number."""
-        self._unwritten.append(number)
-        self._undurable.append(number)
+    def placed(self, block: PlacedBlock) -> None:
+        """Locked. The block has its place."""
+        self.in_flight += 1
+        self._unwritten.append(block)
+        self._undurable.append(block)
+        if block.awaited:
+            self.wanted = block.number
+        if block.is_taken:
+            self.blocks += 1
+            self.block_bytes += len(block.data)
 
-    def wrote(self, number: int) -> None:
-        """Locked. The block is in the page cache."""
-        self._wrote.add(number)
-        self.written = _advance(self.written, self._wrote)
+    def wrote(self, block: PlacedBlock) -> bool:
+        """Locked. The block is in the page cache, or on its way to the disk; whether the caller must `deliver`."""
+        block.stage = WRITTEN
+        unwritten, due, source = self._unwritten, self._due, self._source
+        while unwritten and unwritten[0].stage >= WRITTEN and self.error is None:
+            first = unwritten.popleft()
+            self.written = first.number
+            if first.is_taken:
+                due.append((source.written, first.number))
+                if self._never_synced:
+                    due.append((source.durable, first.number))
+        return self._early and self._begin_delivery()
 
-    def leave(self, number: int) -> None:
-        """Locked. A written block gets no sync of its own."""
-        self._left.add(number)
+    def leave(self, block: PlacedBlock) -> bool:
+        """Locked. A written block gets no sync of its own; whether the caller must `deliver`."""
+        block.stage = LEFT
+        self.left += 1
+        self.in_flight -= 1
+        return self._begin_delivery()
 
-    @property
-    def any_left(self) -> bool:
-        """Locked. Some block waits for another one's sync."""
-        return bool(self._left)
+    def left_blocks(self) -> list[PlacedBlock]:
+        """Locked. Those that a sync makes durable which begins now."""
+        return [block for block in self._undurable if block.stage == LEFT and block.number <= self.written]
 
-    def synced(self, upto: int, *, own: int = 0) -> None:
-        """Locked. A sync has come back that began when everything up to `upto` was written; it was that of block `own`."""
-        if self.error is not None:
-            return
-        if own:
-            self._synced.add(own)
-        if self._left:
-            covered = {number for number in self._left if number <= upto}
-            self._left -= covered
-            self._synced |= covered
-        self.durable = _advance(self.durable, self._synced)
+    def synced(self, upto: int, own: PlacedBlock | None = None) -> bool:
+        """Locked. A sync has come back that began when everything up to `upto` was written, it was that of block `own`; whether
+        the caller must `deliver`. A wedged log counts nothing."""
+        if own is not None:
+            own.stage = SYNCED
+            self.in_flight -= 1
+        undurable, due, durable = self._undurable, self._due, self._source.durable
+        if self.left:
+            for block in undurable:
+                if block.stage == LEFT and block.number <= upto:
+                    block.stage = SYNCED
+                    self.left -= 1
+        while undurable and undurable[0].stage == SYNCED and self.error is None:
+            first = undurable.popleft()
+            self.durable = first.number
+            if first.is_taken and not self._never_synced:
+                due.append((durable, first.number))
+        return self._begin_delivery()
 
     def restart_at(self, number: int) -> None:
         """Locked. Everything is durable up to `number`, a block that was placed and synced elsewhere (a checkpoint)."""
         self.written = self.durable = number
 
-    def wedge(self, error: WalError) -> None:
-        """Locked. The log stops at the first error."""
-        self.error = self.error or error
+    def wedge(self, error: WalError) -> bool:
+        """Locked. The log stops at the first error; whether the caller must `deliver`."""
+        if self.error is None:
+            self.error = error
+            self._due = deque([(self._source.failed, error)])  # nothing else is reported any more
+        return self._begin_delivery()
 
     def raise_error(self) -> None:
         """Raises: Wedged, if the log is."""
@@ -133,58 +160,29 @@ class Watermarks:
             raise Wedged(f"the log stopped at: {self.error}")
 
     def deliver(self) -> None:
-        """Tells the source what is due, until nothing is."""
-        with self._lock:
-            if self.delivering or not (due := self._take_due()):
-                return
-            self.delivering = True
+        """Tells the source what is due, until nothing is; for the thread that was asked to, without the lock."""
         try:
-            while due:
-                self._notify_source(*due)
-                with self._lock:
-                    due = self._take_due()
-                    self.delivering = due is not None  # under one lock with the look: who comes after it delivers
-                    self._quiet.open_all()
+            while True:
+                while due := self._due:
+                    notify, what = due.popleft()
+                    notify(what)
+                with self.lock:
+                    if not self._due:  # under one lock with the end: what is due after it is another thread's
+                        self._end_delivery()
+                        return
         except BaseException:
-            with self._lock:
-                self.delivering = False
-                self._quiet.open_all()
+            with self.lock:
+                self._end_delivery()
             raise
 
-    def _notify_source(self, written: Sequence[int], durable: Sequence[int], error: WalError | None) -> None:
-        for block in written:
-            self._source.written(block)
-        for block in durable:
-            self._source.durable(block)
-        if error is not None:
-            self._source.failed(error)
+    def _begin_delivery(self) -> bool:
+        """Whether something is due, and no other thread is at it."""
+        if self.delivering or not self._due:
+            return False
+        self.delivering = True
+        return True
 
-    def _take_due(self) -> tuple[Sequence[int], Sequence[int], WalError | None] | None:
-        """Blocks that are written, and durable, and the error, as far as the source does not know; None for no news."""
-        if self.error is not None:
-            reported, self._reported = self._reported, True
-            return None if reported else ((), (), self.error)
-        unwritten, undurable, acknowledged = self._unwritten, self._undurable, self._acknowledged
-        written = _due(unwritten, self.written) if unwritten and unwritten[0] <= self.written else ()
-        durable = _due(undurable, acknowledged) if undurable and undurable[0] <= acknowledged else ()
-        return (written, durable, None) if written or durable else None
-
-    @property
-    def _acknowledged(self) -> int:
-        """Up to where `durable` may be reported to the source; without syncs that is only what was written."""
-        return self.written if self._never_synced else self.durable
-
-
-def _advance(mark: int, ahead: set[int]) -> int:
-    """The mark, moved over the numbers that follow it without a gap; they are removed."""
-    while mark + 1 in ahead:
-        mark += 1
-        ahead.discard(mark)
-    return mark
-
-
-def _due(blocks: deque[int], upto: int) -> list[int]:
-    due = []
-    while blocks and blocks[0] <= upto:
-        due.append(blocks.popleft())
-    return due
+    def _end_delivery(self) -> None:
+        self.delivering = False
+        if self._quiet.parked:
+            self._quiet.open_all()

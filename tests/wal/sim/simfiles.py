@@ -199,18 +199,15 @@ class SimDirectWriter:
         self._failure: WalError | OSError | None = None
         self._sectors: set[int] = set()
 
-    def can_start(self, path: str, size: int) -> bool:
+    def start(self, path: str, data: bytes, offset: int) -> bool:
         if self._file is None or self._file.path != path:
             self._file = self._files.open(path)
-        return True
-
-    def start(self, data: bytes, offset: int) -> None:
         self._failure, self._sectors = None, set(sectors_of(offset, offset + len(data)))
         try:
-            if self._file is not None:
-                self._file.pwrite(data, offset)
+            self._file.pwrite(data, offset)
         except (WalError, OSError) as error:
             self._failure = error
+        return True
 
     def finish(self) -> bool:
         if self._failure is not None:
