@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from bench._cluster import NODES, Cluster, bank_cluster
-from bench._common import ROOT, Bar, Bench
+from bench._common import ROOT, Bar, Bench, cpu_seconds
 from bench._load import Target, run_closed, run_load
 from bench._nodes import transfers
 from bench._server import answered, batch_request, call_requests, load_accounts
@@ -29,6 +29,7 @@ ROW_BYTES: Final = 50  # of an account in a state file, about
 LOAD_CLIENTS: Final = 32
 ROUND_S: Final = 1.0
 DISK_BYTES: Final = 256 << 20
+RATE: Final = 64 << 20  # the default of copy_rate_bytes_per_s
 UNLIMITED: Final = ("--copy-rate-bytes-per-s", "0")
 
 
@@ -36,16 +37,21 @@ def measure_copies(bench: Bench, options: argparse.Namespace, folder: Path) -> N
     """A follower whose disk is replaced, and what the disk takes without the network."""
     size = 10 << 20 if bench.quick else 500 << 20
     bench.section(f"Copy: about {size >> 20} MiB of state to an empty disk, no rate limit; and a file of the disk's own")
-    disk, copies = [], []
+    disk, copies, spent = list[float](), list[float](), list[float]()
     with bank_cluster(folder / "cluster", options=UNLIMITED) as cluster:
         fill_accounts(cluster.ports[cluster.wait_until_level()], size)
         cluster.wait_until_level()
         for _ in range(1 if bench.quick else 5):
             disk.append(disk_rate(folder / "plain", DISK_BYTES // 4 if bench.quick else DISK_BYTES))
             with replaced_disk(cluster) as node:
-                copies.append(copy_rate(cluster, node))
+                before = others_cpu(cluster, node)
+                size, rate = copy_rate(cluster, node)
+                copies.append(rate)
+                spent.append((others_cpu(cluster, node) - before) / size * 1e9)
     bench.rates("plain file, written and synced", disk, "MB/s")
     bench.rates("copy, from its first byte to its last", copies, "MB/s")
+    if not bench.quick:  # else they are mostly idle
+        bench.value("CPU time of the other two nodes meanwhile", statistics.median(spent), "s/GB")
     fair = min(100, statistics.median(disk) / 2)  # a slower disk cannot give more
     bench.ratio("copy / the lesser of 100 MB/s and half the disk's", statistics.median(copies) / fair, Bar(1.0))
 
@@ -78,7 +84,7 @@ def measure_beside(bench: Bench, options: argparse.Namespace, folder: Path) -> N
     """Calls while a copy with the default rate limit is under way, in rounds before, beside and after it."""
     size = 20 << 20 if bench.quick else 600 << 20
     bench.section(f"Beside a copy of about {size >> 20} MiB with the default rate: {LOAD_CLIENTS} clients that wait for answers")
-    around, beside = [], []
+    around, beside, rates = [], [], []
     with options.clusters.loaded(folder / "cluster") as cluster:
         leader = cluster.wait_until_level()
         fill_accounts(cluster.ports[leader], size)
@@ -91,11 +97,14 @@ def measure_beside(bench: Bench, options: argparse.Namespace, folder: Path) -> N
                 cluster.wait_for(lambda: cluster.copies(node))
                 while cluster.copies(node):
                     beside.append(p99(target))
+                rates.append(copy_rate(cluster, node)[1])
             around += [p99(target) for _ in range(2)]
         if cluster.wait_for_leader() != leader:
             raise RuntimeError("another node leads by now: the figures are of no one state")
     bench.times("p99 of a round around copies", around)
     bench.times("p99 of a round beside a copy", beside)
+    bench.rates("copy, with the limit", rates, "MB/s")
+    bench.ratio("copy / the limit", max(rates) * 1e6 / RATE, Bar(1.05, at_most=True))
     bench.ratio("p99 beside / around", statistics.median(beside) / statistics.median(around), Bar(1.5, at_most=True))
 
 
@@ -143,12 +152,17 @@ def replaced_disk(cluster: Cluster) -> Iterator[int]:
     cluster.wait_until_level()
 
 
-def copy_rate(cluster: Cluster, node: int) -> float:
-    """MB/s, as the recipient's log says when its copy began, and when it had everything."""
+def others_cpu(cluster: Cluster, node: int) -> float:
+    """CPU seconds of the node processes that are not this one."""
+    return sum(cpu_seconds(cluster.pids(other)["node"]) for other in NODES if other != node)
+
+
+def copy_rate(cluster: Cluster, node: int) -> tuple[int, float]:
+    """Bytes and MB/s, as the recipient's log says when its copy began, and when it had everything."""
     fetched = cluster.wait_for(lambda: cluster.last_event(node, "copy_fetched"))
     began = cluster.last_event(node, "copy_begun")
     seconds = (moment_of(fetched) - moment_of(began)).total_seconds()
-    return float(fetched["bytes"]) / seconds / 1e6
+    return int(fetched["bytes"]), fetched["bytes"] / seconds / 1e6
 
 
 def moment_of(event: Mapping[str, Any]) -> datetime.datetime:

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import orjson
@@ -88,7 +89,9 @@ def batch_requests(calls: Sequence[bank.Call], names: Names, each: int, lines: i
     session, endless, number = new_uuid(), itertools.cycle(calls), itertools.count(1)
     for at in range(each):
         headers = NDJSON + (f"Cmdlog-Session: {session}; floor={at * lines}\r\n" if names == "sessions" else "")
-        entries = [{"procedure": name, "params": params} for name, params in itertools.islice(endless, lines)]
+        entries: list[dict[str, Any]] = [
+            {"procedure": name, "params": params} for name, params in itertools.islice(endless, lines)
+        ]
         if names == "sessions":
             entries = [{**entry, "number": next(number)} for entry in entries]
         elif names == "key":
@@ -105,8 +108,8 @@ async def load(order: dict[str, Any]) -> dict[str, Any]:
     clients, shared = [], SharedSession()
     for _ in range(order["connections"]):
         work = iter(list(batch_requests(calls, names, each, lines))) if lines else single_requests(calls, names, each, shared)
-        make = Client(work, latencies, statuses)
-        _, client = await asyncio.get_running_loop().create_connection(lambda made=make: made, "127.0.0.1", order["port"])
+        make = partial(Client, work, latencies, statuses)
+        _, client = await asyncio.get_running_loop().create_connection(make, "127.0.0.1", order["port"])
         clients.append(client)
     began, cpu = time.perf_counter(), time.process_time()
     for client in clients:

@@ -156,7 +156,7 @@ def _servers(figures: Sequence[Figure]) -> Iterator[str]:
 
 def _load_name(figure: Figure) -> str:
     clients = figure.get("clients")
-    return figure["name"] + ("" if clients is None else f", {clients} clients" if clients else ", open loop")
+    return f"{figure['name']}" + ("" if clients is None else f", {clients} clients" if clients else ", open loop")
 
 
 def _series(figures: Sequence[Figure]) -> Iterator[str]:

@@ -25,7 +25,7 @@ from cmdlog.wal.files import RealFiles
 from procedures.samples import bank
 from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import Target, execute
-from replay.spark.jobs import backfill, rebuild
+from replay.spark import backfill, rebuild
 from replay.spark.jobs.past_replay import Moment, find_history
 from replay.state.trust import state_path
 from snapshot.export import TableSource, write_tables
@@ -168,9 +168,10 @@ def _run_plain(work: Work, node: Path) -> None:
     """What a rebuild does, in this process and on one core."""
     out = work.folder / "plain"
     (out / "state").mkdir(parents=True)
-    plan = make_plan(RealFiles(), str(node), PAST).plan
+    planned = make_plan(RealFiles(), str(node), PAST)
+    plan = planned.plan
     declared = {info.table.name: info for info in bank.db.tables.values()}
-    execute(plan, Target(RealFiles(), str(out)), workers=0)
+    execute(planned, Target(RealFiles(), str(out)), workers=0)
     for part in plan.partitions:
         (out / str(part.partition)).mkdir()
         connection = open_image(state_path(str(out), part.partition))

@@ -71,7 +71,7 @@ def measure_idle(bench: Bench, folder: Path, options: argparse.Namespace) -> Non
     raw: list[float] = []
     durable: list[float] = []
     work = itertools.cycle(transfers(options.seed, 1000))
-    with open_node(folder / "idle") as node, _raw_file(folder / "raw") as write_raw:
+    with open_node(folder / "idle") as node, raw_file(folder / "raw") as write_raw:
         embedded = Embedded(node)
         for name, params in itertools.islice(work, count + 50):
             began = time.perf_counter()
@@ -87,7 +87,7 @@ def measure_idle(bench: Bench, folder: Path, options: argparse.Namespace) -> Non
 
 
 @contextmanager
-def _raw_file(path: Path) -> Iterator[Callable[[], None]]:
+def raw_file(path: Path) -> Iterator[Callable[[], None]]:
     """A zeroed file like a segment, and a function that writes and syncs its next block."""
     fd = os.open(path, os.O_CREAT | os.O_RDWR)
     os.pwrite(fd, bytes(RAW_FILE_BYTES), 0)

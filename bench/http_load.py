@@ -18,12 +18,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 os.environ["PYTHONPATH"] = sys.path[0]
 
 from bench._common import Bar, Bench, cpu_seconds, in_turns, make_parser, paired, rss_bytes, work_directory
-from bench._crowd import crowd
 from bench._lanes import Cell, Lane
 from bench._load import Sample, Target, run_load, run_turns
 from bench._nodes import transfers
 from bench._open import run_open
 from bench._server import answered, bank_server, batch_request, call_requests, module_server, server_pids
+from bench._siege import siege
 from bench._stages import Look, told_stages
 from bench._wrk import Client, choose_client
 
@@ -142,7 +142,7 @@ def measure_crowd(bench: Bench, options: argparse.Namespace, lane: Lane) -> None
         return lambda target: run_open(target, per_second=rate, seconds=seconds, seed=options.seed + number)
 
     def beside(number: int) -> float:
-        with crowd(lane.target.port, idle=CROWD, half_sent=CROWD):
+        with siege(lane.target.port, idle=CROWD, bodies=CROWD):
             return lane.run(crowded, work(number))
 
     in_turns({"alone": lambda number: lane.run(alone, work(number)), "crowd": beside}, rounds)

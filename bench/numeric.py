@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 
 from sqlalchemy import Column, Integer, Numeric, bindparam, func, insert, select, update
+from sqlalchemy.types import TypeEngine
 
 from bench._common import Bench, make_parser
 from bench._in_a_call import run_twice
@@ -26,9 +27,10 @@ RUNS = 5  # of one statement in a round
 KINDS = ("select by key", "update x + ?", "insert", "sum")
 
 db = Database("numeric")
+TYPES: dict[str, TypeEngine[Any]] = {"integer": Integer(), "numeric": Numeric(12, 2)}
 TABLES = {
     name: db.table(name, Column("id", Integer, primary_key=True), Column("x", type_), partition_by="id")
-    for name, type_ in {"integer": Integer(), "numeric": Numeric(12, 2)}.items()
+    for name, type_ in TYPES.items()
 }
 STATEMENTS: dict[str, tuple[Any, ...]] = {
     name: (

@@ -95,8 +95,8 @@ class Near:
 
 def open_network(folder: str, node: int, handler: Any) -> PeerNetwork:
     book = PeerBook.open(RealFiles(), folder, Identity(bytes(16), node, b"life-of%d" % node))
-    network = PeerNetwork(book, Secret(bytes(range(32))), handler, Endpoint())
-    network.start()
+    network = PeerNetwork(book, Secret(bytes(range(32))), Endpoint())
+    network.start(handler)
     return network
 
 

@@ -148,7 +148,7 @@ class Ring:
         self.settle()
         if self.leader.log.handed - self.leader.log.base > KEPT_ENTRIES:
             for core in self.cores.values():
-                core.compact(core.manifest_at(core.log.handed, ()), core.log.handed)
+                core.compact(core.manifest_at(core.log.handed), core.log.handed)
 
     def settle(self) -> None:
         """The leader first, then whoever was sent something."""

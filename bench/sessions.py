@@ -1,19 +1,14 @@
-"""Calls of client sessions beside calls without names: rate, log bytes, and a long run through the default client.
+"""Calls of client sessions beside calls without names and with keys: rate, CPU time, log bytes.
 
-Run: `python bench/sessions.py [--quick] [--calls N]`. With `--calls` it is only the long run: N calls through `Client.batch`,
-as fast as they go, none of which may be refused; memory of the server's processes over the run. What the ratios mean:
-bench/README.md.
+Run: `python bench/sessions.py [--quick]`. What the ratios mean: bench/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import re
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,39 +16,30 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 os.environ["PYTHONPATH"] = sys.path[0]
 
-from bench._common import Bar, Bench, cpu_seconds, in_turns, make_parser, paired, rss_bytes, work_directory
-from bench._nodes import transfers
+from bench._common import Bar, Bench, cpu_seconds, in_turns, make_parser, paired, work_directory
 from bench._numbered import Names, run_numbered
 from bench._server import bank_server, fetch, server_pids
-from cmdlog.client import Client
-from cmdlog.errors import CmdlogError
 
 SINGLE: tuple[Names, ...] = ("none", "session", "sessions", "key")
 LINED: tuple[Names, ...] = ("none", "sessions", "key")
 CLIENTS = 32
 LINES, STREAMS = 1000, 2
-MARKS = 10  # of memory in a long run
-LONG_CALLS = 1_000_000
 TOLD = {"none": "without names", "session": "in one session", "sessions": "in sessions", "key": "with a key each"}
 
 
 def main() -> None:
-    parser = make_parser("sessions", "Calls of client sessions.")
-    parser.add_argument("--calls", type=int, default=0, help="only the long run, of so many calls")
-    options = parser.parse_args()
+    options = make_parser("sessions", "Calls of client sessions.").parse_args()
     bench = Bench("sessions", options.seed, options.quick)
     bench.head()
     with work_directory(options.dir) as folder, ExitStack() as stack:
         server, port = stack.enter_context(bank_server(folder / "serve"))
         pids = server_pids(server, port)
-        if not options.calls:
-            each = 150 if options.quick else 600
-            bench.section(f"Single calls over {CLIENTS} connections, in one session and in one for each")
-            measure(bench, options, port, pids, names=SINGLE, connections=CLIENTS, each=each, lines=0)
-            each = 10 if options.quick else 40
-            bench.section(f"/v1/batch: {STREAMS} clients, requests of {LINES:,} lines")
-            measure(bench, options, port, pids, names=LINED, connections=STREAMS, each=each, lines=LINES)
-        run_long(bench, server.url, pids, calls=options.calls or (50_000 if options.quick else LONG_CALLS), seed=options.seed)
+        each = 150 if options.quick else 600
+        bench.section(f"Single calls over {CLIENTS} connections, in one session and in one for each")
+        measure(bench, options, port, pids, names=SINGLE, connections=CLIENTS, each=each, lines=0)
+        each = 10 if options.quick else 40
+        bench.section(f"/v1/batch: {STREAMS} clients, requests of {LINES:,} lines")
+        measure(bench, options, port, pids, names=LINED, connections=STREAMS, each=each, lines=LINES)
     bench.write()
 
 
@@ -103,32 +89,6 @@ def measure(
         bench.ratio(f"{TOLD[kind]} / without names", paired(rates[kind], rates["none"]), bar)
         bar = Bar(1.1, at_most=True) if lines and kind == "sessions" else None
         bench.ratio(f"log bytes {TOLD[kind]} / without names", logged[kind] / logged["none"], bar)
-
-
-def run_long(bench: Bench, url: str, pids: dict[str, int], *, calls: int, seed: int) -> None:
-    """The default client at full speed: nothing is refused, and no process grows."""
-    bench.section(f"Long run: {calls:,} calls through Client.batch")
-    work = itertools.cycle(transfers(seed, 20_000))
-    marks: list[dict[str, float]] = []
-    refused, began, rates = 0, time.perf_counter(), []
-    with Client(url, token="") as client:
-        for _ in range(MARKS):
-            count, since = max(1, calls // MARKS), time.perf_counter()
-            for answer in client.batch(itertools.islice(work, count)):
-                refused += isinstance(answer, CmdlogError) and answer.code != "aborted"
-            rates.append(count / (time.perf_counter() - since))
-            marks.append({name: rss_bytes(pid) / 2**20 for name, pid in pids.items()})
-    bench.rates("the default client", rates)
-    bench.value("elapsed", time.perf_counter() - began, "s")
-    bench.value("refused", refused, "calls")
-    for name in pids:
-        series = [mark[name] for mark in marks]
-        bench.value(f"{name}: after the first tenth", series[0], "MiB")
-        bench.value(f"{name}: after all calls", series[-1], "MiB")
-        bench.ratio(f"{name}: median of the last half / of the second to fifth tenth",
-                    statistics.median(series[5:]) / statistics.median(series[1:5]), Bar(1.1, at_most=True))  # fmt: skip
-    if refused:
-        raise SystemExit(f"{refused} calls were refused")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,18 @@ def measure(tx: Transaction, n: int) -> None:
         tx.execute(insert(T), {"id": HERE, "name": "x", "n": 0})
     keys = StructureKeys()
     for kind, (prepared, build) in cases_of(tx).items():
-        cases = {
+        cases: dict[str, Callable[[], Any]] = {
             "prepared": prepared,
-            "built in the call": lambda build=build: tx.execute(build()),
+            "built in the call": partial(_after, build, tx.execute),
             "built and not run": build,
-            "built, with our key": lambda build=build: keys.structure_of(build()),
-            "built, with SQLAlchemy's key": lambda build=build: structure_by_sqlalchemy(build()),
+            "built, with our key": partial(_after, build, keys.structure_of),
+            "built, with SQLAlchemy's key": partial(_after, build, structure_by_sqlalchemy),
         }
         measure_in_turns(kind, cases)
+
+
+def _after(build: Callable[[], Any], take: Callable[[Any], object]) -> None:
+    take(build())
 
 
 @db.procedure(partition_by="n")
@@ -97,8 +102,10 @@ def pinned_us(partitions: int | None, best: dict[str, float]) -> dict[str, int]:
 def measure_judging(bench: Bench) -> None:
     alone: dict[str, float] = {}
     judged: dict[str, float] = {}
-    for _ in range(4):
-        entered_alone, entered_judged = pinned_us(None, alone), pinned_us(2, judged)
+    entered_alone, entered_judged = pinned_us(None, alone), pinned_us(2, judged)
+    for _ in range(3):
+        pinned_us(None, alone)
+        pinned_us(2, judged)
     for kind in KINDS:
         bench.value(f"{kind}: functions entered, keys not judged", entered_alone[kind], "functions")
         bench.value(f"{kind}: functions entered, keys judged", entered_judged[kind], "functions")

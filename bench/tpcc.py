@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
@@ -101,7 +102,7 @@ def run_window(node: Node, calls: Sequence[Call]) -> int:
     missing, sold = len(calls), 0
     wrong: list[Reply] = []
 
-    def done(reply: Reply, *, sells: bool) -> None:
+    def done(sells: bool, reply: Reply) -> None:
         nonlocal missing, sold
         with lock:
             if not isinstance(reply, CallOutcome) or reply.status not in (0, 1):
@@ -116,8 +117,7 @@ def run_window(node: Node, calls: Sequence[Call]) -> int:
     for name, params in calls:
         room.acquire()
         route = node.routes[name]
-        sells = name == "new_order"
-        node.call(route, route.procedure.bind(params), done=lambda reply, sells=sells: done(reply, sells=sells))
+        node.call(route, route.procedure.bind(params), done=partial(done, name == "new_order"))
     finished.wait()
     if wrong:
         raise RuntimeError(f"{len(wrong)} calls failed, the first: {wrong[0]}")
@@ -204,7 +204,7 @@ def sell(http: httpx.Client, body: bytes) -> int:
     lines = data.splitlines()
     failed = [line for line in lines if b'"error"' in line and b"item_not_found" not in line]
     if status != 200 or failed:
-        raise RuntimeError(f"/v1/batch answered {status}: {failed[:1] or data[:200]}")
+        raise RuntimeError(f"/v1/batch answered {status}: {failed[:1] or data[:200]!r}")
     return data.count(b'"district_tax"')  # which a new-order alone has
 
 
