@@ -118,7 +118,7 @@ class Member:
         self.hold_log()  # before the log is started, and may let anything go
         self._parts.sequencer.intake.refuse(Closed.LEADER, NoLeader("the cluster has no leader yet"))
         wal.start(
-            self.consensus.driver, threads=settings.log_threads, timed=self._parts.sequencer.meter.syncs.add,
+            self.consensus.driver, threads=settings.log_threads, timed=self._parts.sequencer.meter.synced.append,
             whole_ring=settings.preallocate == "ring",
         )  # fmt: skip
 

@@ -213,6 +213,7 @@ def _log_controls(settings: Settings, wal: Log, why_full: Callable[[], str]) -> 
         hasten=wal.hasten,
         room_bytes=lambda: wal.room_bytes,
         notes_room_bytes=partial(wal.left_beside, kept_bytes),
+        kept_bytes=kept_bytes,
         why_full=why_full,
     )
 

@@ -147,7 +147,7 @@ class Alone:
         ground, settings, feed = self._ground, self._ground.settings, self._parts.sequencer.log_feed
         ground.wal.start(
             feed, threads=settings.log_threads, sync=self._log_sync, async_window_s=settings.async_window_ms / 1000,
-            waits=lambda: feed.waits, lax=lambda: feed.lax, early=True, timed=self._parts.sequencer.meter.syncs.add,
+            waits=lambda: feed.waits, lax=lambda: feed.lax, early=True, timed=self._parts.sequencer.meter.synced.append,
             whole_ring=settings.preallocate == "ring",
         )  # fmt: skip
         if self._left:

@@ -62,8 +62,11 @@ class BlockBuilder:
 
     def close_batches(self, bytes_max: int, now: float) -> tuple[Taken, int]:
         """What the block of this size gets, and how many bytes of calls (`Pending.size_bytes`) that closes."""
-        taken, room = self.take_entries(bytes_max, now)
-        closed_bytes, flights_max = 0, self._limits.site_batches_max
+        taken: Taken = []
+        room, closed_bytes, flights_max, self.short = bytes_max, 0, self._limits.site_batches_max, False
+        for stream in self._busy.values():
+            if stream.entries:
+                room = self.take_entries(stream, taken, room, now)
         for stream in list(self._busy.values()):
             while (stream.open.rows or stream.closed) and not stream.entries and len(stream.flights) < flights_max:
                 ended_bytes = stream.ended_bytes if stream.ended else 0
@@ -80,21 +83,18 @@ class BlockBuilder:
             closed_bytes += self._take_step(taken, room, now)
         return taken, closed_bytes
 
-    def take_entries(self, bytes_max: int, now: float, *, first: bool = True) -> tuple[Taken, int]:
-        """Control entries, before any batch: these go into one block, and batches take what room is left, which is returned too.
+    def take_entries(self, stream: PartitionPipeline, taken: Taken, room: int, now: float, *, first: bool = True) -> int:
+        """Adds its control entries to what is taken, before any batch: batches take what room is left, which is returned.
 
         The `first` of a block are taken whatever room there is.
         """
-        taken: Taken = []
-        room, self.short = bytes_max, False
-        for stream in self._busy.values():
-            while stream.entries:
-                if (taken or not first) and stream.next_entry_bytes > room:
-                    self.short = True
-                    break
-                taken.append((stream, stream.launch_entry(tick=self._clock.reserve(1), now=now)))
-                room -= len(taken[-1][1].record) + RECORD_ALIGN
-        return taken, room
+        while stream.entries:
+            if (taken or not first) and stream.next_entry_bytes > room:
+                self.short = True
+                break
+            taken.append((stream, stream.launch_entry(tick=self._clock.reserve(1), now=now)))
+            room -= len(taken[-1][1].record) + RECORD_ALIGN
+        return room
 
     def step_is_next(self) -> bool:
         """Whether every stream has come to a multi-partition call, which is then the same one in all of them."""
@@ -151,10 +151,11 @@ class ControlRecords:
     They cost no sync of their own while calls bring blocks; an idle node gives them one.
     """
 
-    __slots__ = ("_marks_at", "_room_bytes", "due", "waiting")
+    __slots__ = ("_kept_bytes", "_marks_at", "_room_bytes", "due", "waiting")
 
-    def __init__(self, *, room_bytes: Callable[[], int]) -> None:
+    def __init__(self, *, room_bytes: Callable[[], int], kept_bytes: int) -> None:
         self._room_bytes = room_bytes  # that the log has for them: they never take the last of its reserve
+        self._kept_bytes = kept_bytes  # of the log's room, for others
         self.waiting: deque[Note] = deque()
         self._marks_at = 0.0
         self.due = False
@@ -175,9 +176,8 @@ class ControlRecords:
         One that the rest of the segment is too short for waits: nothing that could wait for a free segment is taken.
         """
         taken, total = list[Note](), 0
-        log_bytes = self._room_bytes()
-        room_bytes = min(block_bytes, log_bytes - HEADER.bytes)
-        if log_bytes < SECTOR_BYTES or len(self.waiting[0][0]) > room_bytes:
+        room_bytes = block_bytes - self._kept_bytes - HEADER.bytes  # the log has more only where this block is not its last
+        if len(self.waiting[0][0]) > room_bytes:
             return taken, total
         bytes_max = min(block_bytes // 2, room_bytes)
         while self.waiting and (not taken or total + len(self.waiting[0][0]) <= bytes_max):

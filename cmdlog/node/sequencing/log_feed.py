@@ -55,7 +55,7 @@ class LogFeed:
         self._pipelines, self._builder, self._admission, self._opening = pipelines, builder, admission, opening
         self._lock, self._streams, self._busy = pipelines.lock, pipelines.by_partition, pipelines.busy
         self._reads, self._meter, self._failed = reads, meter, failed
-        self.notes = ControlRecords(room_bytes=pipelines.log.notes_room_bytes)
+        self.notes = ControlRecords(room_bytes=pipelines.log.notes_room_bytes, kept_bytes=pipelines.log.kept_bytes)
         self.written_block, self.votes_alone = start.block, start.votes_alone
         self.blocks = 0  # taken so far
         self.waits = False  # a caller waits until what was taken last is durable
@@ -111,7 +111,9 @@ class LogFeed:
             stream.entries.append(entry)
         if not records:
             return []
-        taken, _ = self._builder.take_entries(bytes_max - size_of(records), now, first=False)
+        taken, room = Taken(), bytes_max - size_of(records)
+        for stream in self._busy.values():
+            room = self._builder.take_entries(stream, taken, room, now, first=False)
         self._hand_over(records, taken, (), dones)
         if self._opening.waits or len(taken) < len(entries):
             self._pipelines.wake_log()

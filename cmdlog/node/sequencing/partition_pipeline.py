@@ -298,6 +298,7 @@ class LogControls:
     hasten: Callable[[], None]  # a caller waits until what is written is durable
     room_bytes: Callable[[], int]  # for calls
     notes_room_bytes: Callable[[], int] = lambda: 1 << 30  # for control records
+    kept_bytes: int = 0  # that they leave
     why_full: Callable[[], str] = lambda: "the log has no room until a snapshot lets its oldest segment go"
 
 

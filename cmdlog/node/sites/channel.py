@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import selectors
+import select
 import socket
 import threading
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from cmdlog.node.sites.frames import Frame, FrameReader
 
 SOCKET_BYTES: Final = 4 << 20  # asked of the kernel, which grants what its limits allow
 READ_BYTES: Final = 1 << 16  # a longer buffer comes from the system each time, which takes longer than the call
-READ_WRITE: Final = selectors.EVENT_READ | selectors.EVENT_WRITE
+READ_WRITE: Final = select.EPOLLIN | select.EPOLLOUT
 
 
 class Channel:
@@ -79,12 +79,12 @@ class Channel:
                 self._waiting.popleft()
             self._want_write(False)
 
-    def receive(self) -> Iterator[Frame] | None:
+    def receive(self) -> Sequence[Frame] | None:
         """The frames that have arrived; None when the other side is gone. Everything it sent before is delivered first."""
         try:
             data = self._socket.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
-            return iter(())
+            return ()
         except OSError:
             return None
         return self._reader.feed(data) if data else None
@@ -108,13 +108,13 @@ class ChannelReader:
     """Channels that one thread reads and flushes; others wake it to leave word."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._channels: dict[Channel, Callable[[], None]] = {}
+        self._epoll = select.epoll()
+        self._channels: dict[int, tuple[Channel, Callable[[], None]]] = {}  # by descriptor
         self._todo: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._wake_r, self._wake_w = socket.socketpair()
         for end in (self._wake_r, self._wake_w):
             end.setblocking(False)  # a full one wakes as well, and who leaves word must not wait for the reader
-        self._selector.register(self._wake_r, selectors.EVENT_READ)
+        self._epoll.register(self._wake_r, select.EPOLLIN)
 
     def add(self, channel: Channel, readable: Callable[[], None]) -> None:
         """From now on `readable` is called when something has arrived, and the channel flushed when it asks for it."""
@@ -123,8 +123,8 @@ class ChannelReader:
 
     def remove(self, channel: Channel) -> None:
         """Only in the watching thread, before the channel is closed."""
-        if self._channels.pop(channel, None) is not None:
-            self._selector.unregister(channel)
+        if self._channels.pop(channel.fileno(), None) is not None:
+            self._epoll.unregister(channel)
 
     def _soon(self, work: Callable[..., object], *args: Any) -> None:
         self._todo.put(partial(work, *args))
@@ -133,31 +133,34 @@ class ChannelReader:
 
     def _add(self, channel: Channel, readable: Callable[[], None]) -> None:
         if channel.fileno() >= 0:
-            self._channels[channel] = readable
-            self._selector.register(channel, selectors.EVENT_READ, channel)
+            self._channels[channel.fileno()] = channel, readable
+            self._epoll.register(channel, select.EPOLLIN)
 
     def _write_interest(self, channel: Channel, wanted: bool) -> None:
-        if channel in self._channels:
-            self._selector.modify(channel, READ_WRITE if wanted else selectors.EVENT_READ, channel)
+        if channel.fileno() in self._channels:
+            self._epoll.modify(channel, READ_WRITE if wanted else select.EPOLLIN)
 
     def _serve(self, timeout_s: float | None = None) -> None:
-        for key, events in self._selector.select(timeout_s):
-            if key.data is None:
+        for descriptor, events in self._epoll.poll(timeout_s):
+            found = self._channels.get(descriptor)
+            if found is None:
                 self._heed_words()
                 continue
-            if events & selectors.EVENT_WRITE:
-                key.data.flush()
-            if events & selectors.EVENT_READ and key.data in self._channels:
-                self._channels[key.data]()
+            channel, readable = found
+            if events & ~select.EPOLLIN:  # also the end and an error, which whoever reads finds out
+                channel.flush()
+            if events & ~select.EPOLLOUT:
+                readable()
 
     def _heed_words(self) -> None:
-        self._wake_r.recv(4096)
+        with contextlib.suppress(BlockingIOError):  # it was about a channel that is gone
+            self._wake_r.recv(4096)
         while not self._todo.empty():
             self._todo.get()()
 
     def _release(self) -> None:
         self._channels.clear()
-        self._selector.close()
+        self._epoll.close()
         self._wake_r.close()
         self._wake_w.close()
 
@@ -165,7 +168,7 @@ class ChannelReader:
 class LoopReader(ChannelReader):
     """An asyncio event loop, in its thread. The loop is its owner's to close.
 
-    The loop watches one descriptor, the selector's, and not the sockets: a site that ends with unread data resets its socket, and
+    The loop watches one descriptor, that of epoll, and not the sockets: a site that ends with unread data resets its socket, and
     uvloop drops the reader of a socket in error without a word. Nobody would notice that the site is gone.
     """
 
@@ -173,14 +176,14 @@ class LoopReader(ChannelReader):
         super().__init__()
         self._loop = loop
         with contextlib.suppress(RuntimeError):  # the loop is closed, and reads nothing
-            loop.call_soon_threadsafe(loop.add_reader, self._selector, self._serve, 0)
+            loop.call_soon_threadsafe(loop.add_reader, self._epoll, self._serve, 0)
 
     def close(self) -> None:
         """Soon nothing is read."""
         self._soon(self._end)
 
     def _end(self) -> None:
-        self._loop.remove_reader(self._selector)
+        self._loop.remove_reader(self._epoll)
         self._release()
 
 

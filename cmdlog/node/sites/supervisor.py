@@ -28,6 +28,7 @@ import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -202,7 +203,7 @@ class ProcessSites:
 
     def _register(self, site: SiteChild) -> None:
         assert self._reader is not None
-        self._reader.add(site.channel, lambda: self._readable(site))
+        self._reader.add(site.channel, partial(self._readable, site))
 
     def _readable(self, site: SiteChild) -> None:
         try:
@@ -211,17 +212,17 @@ class ProcessSites:
                 self._lose(site)
                 return
             for frame in frames:
-                self._frame(site, frame)
+                if frame.kind is not FrameKind.APPLIED:
+                    self._take_report(site, frame)
+                    continue
+                self._owner.applied(frame.partition, frame.ident, decode_applied(frame.payload) if frame.payload else None)
+                if self._outages and (outage := self._outages.get(site.number)) is not None:
+                    outage.note_applied(frame.partition, frame.ident)
         except Exception as error:  # noqa: BLE001 - our own bug: continuing would leave callers waiting for ever
             self._owner.broken(error)
 
-    def _frame(self, site: SiteChild, frame: Frame) -> None:
-        if frame.kind is FrameKind.APPLIED:
-            answer = decode_applied(frame.payload) if frame.payload else None
-            self._owner.applied(frame.partition, frame.ident, answer)
-            if self._outages and (outage := self._outages.get(site.number)) is not None:
-                outage.note_applied(frame.partition, frame.ident)
-        elif frame.kind is FrameKind.READ_ANSWER:
+    def _take_report(self, site: SiteChild, frame: Frame) -> None:
+        if frame.kind is FrameKind.READ_ANSWER:
             as_of, status, body, traces = decode_read_answer(frame.payload)
             self._owner.read_done(frame.partition, frame.ident, as_of=as_of, status=status, body=body, traces=traces)
         elif frame.kind is FrameKind.CAPTURED:

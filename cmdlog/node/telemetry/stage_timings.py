@@ -1,7 +1,7 @@
 """What the running node counts and times: plain integers and lists, written on the path of calls, read by any thread.
 
 One rule: it must cost next to nothing. The clock is read once per stage and batch, never per call, and a batch of n calls weighs
-n. What a batch leaves on its path is one tuple; `drain` sorts those into histograms, a few times a second and before anybody
+n. What a batch leaves on its path are tuples; `drain` sorts them into histograms, a few times a second and before anybody
 reads (`cmdlog.node.reporting.prometheus`, `cmdlog.node.telemetry.recent_history`).
 
 The stages of a call, each with the time of its batch:
@@ -13,8 +13,8 @@ The stages of a call, each with the time of its batch:
     settle   answered by the site -> durable: what calls that were promised to be durable wait longer, if the site was faster
              than the disk
 
-Written under the sequencer's lock, but for the syncs, which the log reports under its own, and what `drain` writes. Readers take
-no lock: a sum may be one batch ahead of its counts. A multi-partition call is in every partition's batches and stages.
+Written under the sequencer's lock, but for what `drain` writes: outcomes, stages and syncs. Readers take no lock: a sum may be one
+batch ahead of its counts. A multi-partition call is in every partition's batches and stages.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ class StageTimings:
         "slow_s",
         "speeds",
         "stages",
+        "synced",
         "syncs",
     )
 
@@ -139,6 +140,7 @@ class StageTimings:
         self.reads = Histogram()  # of read-only calls, placed -> answered
         self.batch_calls, self.batch_bytes = Histogram(CALLS), Histogram(BYTES)
         self.syncs = Histogram()
+        self.synced: deque[float] = deque(maxlen=FINISHED_MAX)  # seconds of each sync that `drain` has not counted
         self.finished: deque[Finished] = deque(maxlen=FINISHED_MAX)  # batches that `drain` has not seen
         self._draining = threading.Lock()
         self.outcomes: deque[Outcomes] = deque()  # that `drain` has not counted
@@ -202,6 +204,8 @@ class StageTimings:
         """Sorts what batches have left into the histograms and counts. Any thread."""
         with self._draining:
             self._sort_outcomes()
+            synced = [self.synced.popleft() for _ in range(len(self.synced))]
+            self.syncs.add_all(synced, [1] * len(synced))
             finished = [self.finished.popleft() for _ in range(len(self.finished))]
             if not finished:
                 return
