@@ -70,9 +70,8 @@ class BlockBuilder:
         for stream in list(self._busy.values()):
             while (stream.open.rows or stream.closed) and not stream.entries and len(stream.flights) < flights_max:
                 ended_bytes = stream.ended_bytes if stream.ended else 0
-                pending = self._next_pending(stream, room - ended_bytes)
-                if pending is None:
-                    break
+                if (pending := self._next_pending(stream, room - ended_bytes)) is None:
+                    break  # what is next does not fit, or is not the partition's alone
                 room -= pending.size_bytes + BATCH_OVERHEAD_BYTES + ended_bytes
                 closed_bytes += pending.size_bytes
                 first = self._clock.reserve(len(pending.rows))

@@ -140,15 +140,11 @@ class Flight:
         self.step = step
         step.places.append((partition, self.index))
 
-    def write(self, block: int) -> None:
-        """Its block is in the page cache."""
+    def write(self, block: int, ready_at: float | None) -> None:
+        """Its block is in the page cache; and from then on the site may have it before it is durable, unless that is None."""
         self.block = block
-
-    def write_ahead(self, block: int, now: float) -> None:
-        """Its block is in the page cache, and the site may have it before it is durable."""
-        self.block = block
-        if self.stage is TAKEN:
-            self.stage, self.ready_at = READY, now
+        if ready_at is not None and self.stage is TAKEN:
+            self.stage, self.ready_at = READY, ready_at
 
     def send(self, partition: int, now: float) -> bool:
         """The site of the partition is given it, maybe once more; False when it may not have it yet."""

@@ -138,15 +138,11 @@ class LogFeed:
         """The oldest taken block is in the page cache."""
         with self._lock:
             self.written_block = block
-            taken = self._unwritten.popleft()
-            if not self.votes_alone:  # another node may give its place to another batch
-                for _, flight in taken:
-                    flight.write(block)
-                return
-            now = self._pipelines.now()
-            for stream, flight in taken:
-                flight.write_ahead(block, now)
-                self._pipelines.pump(stream, now)
+            ready_at = self._pipelines.now() if self.votes_alone else None  # else its place may go to another batch
+            for stream, flight in self._unwritten.popleft():
+                flight.write(block, ready_at)
+                if ready_at is not None:
+                    self._pipelines.pump(stream, ready_at)
 
     def durable(self, block: int) -> None:
         """The oldest taken block survives power loss: committed, if this node is the only voter."""

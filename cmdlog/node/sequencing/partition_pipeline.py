@@ -81,7 +81,7 @@ class PartitionPipeline:
     ) -> Flight:
         """Numbers and encodes a batch: TxnIds from clock tick `tick` on, with `bits` as their partition bits; `places` of a call
         on all partitions."""
-        _, procedures, params, keys, dones, lax = zip(*pending.rows, strict=True)
+        _, procedures, params, keys, dones, lax = zip(*pending.rows, strict=True)  # columns, as a batch has them
         first = tick << PARTITION_BITS | bits
         txn_ids = range(first, first + (len(params) << PARTITION_BITS), 1 << PARTITION_BITS)
         record = encode_batch(

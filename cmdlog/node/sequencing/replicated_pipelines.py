@@ -54,7 +54,7 @@ class ReplicatedPipelines:
                     flight = stream.follow(record, index, before=own[0] if own else None)
                 if flight.index != index:
                     raise RuntimeError(f"partition {partition}: {index} is committed before {flight.index}, proposed here")
-                flight.write(block_of(index) or flight.block)
+                flight.write(block_of(index) or flight.block, None)
                 flights.append((stream, flight))
             due = self._log_feed.commit(flights, self._pipelines.now())
         for give in due:

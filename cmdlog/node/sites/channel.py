@@ -58,26 +58,15 @@ class Channel:
             if self._closed:
                 return
             self.frames_sent += 1
-            if self._waiting:
-                self._waiting.append(memoryview(frame))
-                return
-            sent = self._try_send(frame)
-            if sent == len(frame):
-                return
-            self._waiting.append(memoryview(frame)[sent:])
-            self._want_write(True)
+            self._waiting.append(memoryview(frame))
+            if len(self._waiting) == 1 and not self._send_waiting():
+                self._want_write(True)
 
     def flush(self) -> None:
         """Sends what waited, as far as the socket takes it."""
         with self._lock:
-            while self._waiting and not self._closed:
-                head = self._waiting[0]
-                sent = self._try_send(head)
-                if sent < len(head):
-                    self._waiting[0] = head[sent:]
-                    return
-                self._waiting.popleft()
-            self._want_write(False)
+            if self._send_waiting():
+                self._want_write(False)
 
     def receive(self) -> Sequence[Frame] | None:
         """The frames that have arrived; None when the other side is gone. Everything it sent before is delivered first."""
@@ -95,13 +84,19 @@ class Channel:
             self._waiting.clear()
             self._socket.close()
 
-    def _try_send(self, data: bytes | memoryview) -> int:
-        try:
-            return self._socket.send(data)
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except OSError:
-            return len(data)  # the site is gone; its successor gets the flights again
+    def _send_waiting(self) -> bool:
+        """Under the lock: whether nothing waits any more."""
+        while self._waiting:
+            try:
+                sent = self._socket.send(self._waiting[0])
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError:
+                sent = len(self._waiting[0])  # the site is gone; its successor gets the flights again
+            self._waiting[0] = self._waiting[0][sent:]
+            if not self._waiting[0]:
+                self._waiting.popleft()
+        return True
 
 
 class ChannelReader:
@@ -147,7 +142,7 @@ class ChannelReader:
                 self._heed_words()
                 continue
             channel, readable = found
-            if events & ~select.EPOLLIN:  # also the end and an error, which whoever reads finds out
+            if events & ~select.EPOLLIN:  # also the end and an error, which the reading finds out
                 channel.flush()
             if events & ~select.EPOLLOUT:
                 readable()

@@ -13,7 +13,7 @@ The stages of a call, each with the time of its batch:
     settle   answered by the site -> durable: what calls that were promised to be durable wait longer, if the site was faster
              than the disk
 
-Written under the sequencer's lock, but for what `drain` writes: outcomes, stages and syncs. Readers take no lock: a sum may be one
+Written under the sequencer's lock, but for what `drain` writes: outcomes, stages, syncs. Readers take no lock: a sum may be one
 batch ahead of its counts. A multi-partition call is in every partition's batches and stages.
 """
 
