@@ -46,6 +46,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 HOME: Final = str(ROOT)
 PRODUCT: Final = ("cmdlog", "procedures", "replay", "snapshot")
 IMPORTED: Final = (
+    "cmdlog.api.routes.cold_routes",
     "cmdlog.api.app", "cmdlog.api.server", "cmdlog.cli.app", "cmdlog.cli.server.serve", "cmdlog.node.background.page_checks",
     "cmdlog.node.node", "cmdlog.node.queries.worker", "cmdlog.node.sites.site_main", "cmdlog.testing.server_main",
     "procedures.checks.check",

@@ -1,11 +1,14 @@
 """The HTTP application: a gate that checks every request, two hot routes below FastAPI, and FastAPI for the rest.
 
+FastAPI takes half as long to load as all else: it comes with the first request that is for one of the rest.
+
 One rule: no request passes without its credential, and no answer leaves without a stable code: whatever happens inside comes out
 as `application/problem+json`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +23,7 @@ from cmdlog.api.gate.request import (
     CONTENT_TYPE,
     FETCH_SITE,
     HOST,
+    INCOMING,
     ORIGIN,
     PREFER,
     TWICE,
@@ -37,10 +41,9 @@ from cmdlog.api.gate.route_table import Entry, Methods, allowed, methods_of
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.batch import BatchStream
 from cmdlog.api.routes.call import QuickCalls, call_procedure
-from cmdlog.api.routes.cold_routes import ColdRoutes
 from cmdlog.api.routes.page import send_sign_in
 from cmdlog.api.routes.service import Service, send_problem
-from cmdlog.api.routes.strict_route import INCOMING
+from cmdlog.garbage_collection import loading
 from cmdlog.node.placing.shares import UNCOUNTED_BYTES, Shares
 from cmdlog.node.settings import Settings
 
@@ -72,7 +75,9 @@ class Api:
         self.service = service
         self._admitted: set[Admitted] = set()
         self.quick = QuickCalls(service, self.admit_call)  # calls below ASGI
-        self._cold: ASGIApp = ColdRoutes(service, version=version)
+        self._version = version
+        self._cold: ASGIApp | None = None  # once a request was for it
+        self._loading: asyncio.Future[ASGIApp] | None = None  # while the first requests for it wait
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # websockets are not spoken; lifespan has nothing to start
@@ -174,9 +179,25 @@ class Api:
 
     async def _serve_cold(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._cold(scope, receive, send)
+            cold = self._cold or await self._loaded()
+            await cold(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - FastAPI raises it again after its handler has answered
             scope[SCOPE_KEY].log_defect(scope["path"], error)
+
+    async def _loaded(self) -> ASGIApp:
+        """FastAPI with its routes, loaded in a thread: calls are served meanwhile."""
+        self._loading = self._loading or asyncio.get_running_loop().run_in_executor(self.service.slow, self._load_cold)
+        try:
+            cold = self._cold = await asyncio.shield(self._loading)
+        finally:
+            self._loading = None
+        return cold
+
+    def _load_cold(self) -> ASGIApp:
+        with loading():
+            from cmdlog.api.routes.cold_routes import ColdRoutes  # noqa: PLC0415 - it brings FastAPI
+
+            return ColdRoutes(self.service, version=self._version)
 
     async def _serve_other_method(self, methods: Methods, scope: Scope, picked: Picked, receive: Receive, send: Send) -> None:
         """HEAD comes with every GET; OPTIONS says what there is."""

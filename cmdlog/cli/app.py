@@ -126,6 +126,29 @@ def _consume(parameter: Any, consume: Callable[[Any, Any], tuple[Any, Any]], con
     return value, source
 
 
+class AppValues:
+    """What Typer makes of the values of a parameter, without pydantic where they are what they should be, a text for a path, or
+    left out. It takes longer to load than most commands take to run.
+    """
+
+    def __init__(self, described: Any) -> None:
+        self._described = described
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        """Reads a value, as Typer's `RuntimeParam` does."""
+        kind = self._described.annotation
+        if isinstance(kind, type) and param.nargs == 1 and not param.multiple:
+            if value is None or isinstance(value, kind):
+                return value
+            if kind is Path and isinstance(value, str):
+                return Path(value)
+        return read_value(self._described).coerce(value, param=param, ctx=ctx)
+
+
+read_value: Final[Any] = vars(typer.core).get("build_runtime_param")  # no public name
+setattr(typer.core, "build_runtime_param", AppValues)  # noqa: B010
+
+
 def takes_path(parameter: Any) -> bool:
     """Whether its value is the path of a file or a folder."""
     annotation = parameter.type_descriptor.annotation

@@ -13,7 +13,8 @@ import pytest
 
 from cmdlog.api.app import Api
 from cmdlog.api.gate.problem import CODES, Problem
-from cmdlog.api.routes.cluster_routes import CHANGES, CODE_OF, bundle_in
+from cmdlog.api.gate.route_table import CHANGES
+from cmdlog.api.routes.cluster_routes import CODE_OF, bundle_in
 from cmdlog.cluster.membership.operator_desk import RefusedBecause
 from cmdlog.node.outcome import NoLeader, NotLeading
 from cmdlog.operator_error import OperatorError

@@ -14,6 +14,7 @@ import pytest
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.gate.problem import CODES
 from cmdlog.api.gate.route_table import TABLE, Entry
+from cmdlog.api.routes import cold_routes
 from cmdlog.node.queries.query import QueryLimit, QueryRefused, QueryResult
 from cmdlog.node.settings import Settings
 from cmdlog.node.telemetry.cluster_metrics import MemberReadiness
@@ -260,6 +261,25 @@ def test_server_without_a_node_refuses_and_tells_progress(settings: Settings, as
     (error,) = app.service.front.errors()
     assert error["count"] == len(requests)  # a probe that is answered is none
     assert asyncio.run(ask_app(app, "GET", "/healthz")).status == 200
+
+
+def test_routes_are_loaded_once_and_beside_the_loop(settings: Settings, ask_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the first requests for one of them, which may come together; calls have the loop meanwhile."""
+    made: list[threading.Thread] = []
+    make = cold_routes.ColdRoutes.__init__
+
+    def note(*given: Any, **named: Any) -> None:
+        made.append(threading.current_thread())
+        make(*given, **named)
+
+    monkeypatch.setattr(cold_routes.ColdRoutes, "__init__", note)
+    app = create_app(None, settings)
+
+    async def ask_thrice() -> list[int]:
+        return [answer.status for answer in await asyncio.gather(*(ask_app(app, "GET", "/healthz") for _ in range(3)))]
+
+    assert (asyncio.run(ask_thrice()), len(made)) == ([200, 200, 200], 1)
+    assert made[0] is not threading.main_thread()
 
 
 def test_description_has_one_typed_operation_per_procedure(fetch: Post) -> None:

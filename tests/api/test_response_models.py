@@ -10,7 +10,8 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from cmdlog.api.routes.cluster_routes import CHANGES, ChangeRequest, RecoveryRequest
+from cmdlog.api.gate.route_table import CHANGES
+from cmdlog.api.routes.cluster_routes import ChangeRequest, RecoveryRequest
 from cmdlog.api.routes.response_models import (
     BatchCall,
     BatchRefusal,

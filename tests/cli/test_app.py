@@ -49,6 +49,16 @@ def test_help_of_serve_shows_every_setting_with_its_reason() -> None:
         assert setting.reason.split(":")[0][:30].casefold() in flat.casefold()
 
 
+@pytest.mark.parametrize("command", ["serve procedures.samples.bank:db --data {} --sites 1 --json --port x", "status --url {}"])
+def test_options_are_read_without_pydantic(command: str, tmp_path: Path) -> None:
+    """Texts, paths and flags need none of it, and it takes longer to load than most commands; a number that is none does."""
+    program = "import sys; from cmdlog.cli import main\ntry: main()\nexcept SystemExit: print('pydantic' in sys.modules)"
+    environ = {**os.environ, "CMDLOG_URL": "http://127.0.0.1:1"}
+    words = command.format(tmp_path).split()
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, env=environ, check=False)
+    assert done.stdout.endswith("False\n")
+
+
 def test_version_is_an_option_too() -> None:
     """What every program answers; as JSON wherever that option stands."""
     assert cmdlog("--version").stdout == f"cmdlog {version_of('cmdlog')}\n"

@@ -37,6 +37,12 @@ def test_import_of_a_site_is_light() -> None:
     assert loaded & (SURFACE | {"cmdlog.wal.log", "structlog"}) == set()
 
 
+def test_a_server_starts_without_fastapi() -> None:
+    """It comes with the first request for one of its routes; calls, which need none of it, are served sooner."""
+    loaded = modules_after_import("cmdlog.api.server, cmdlog.node.node, cmdlog.cli.server.serve")
+    assert loaded & {"fastapi", "pydantic", "starlette.responses", "alembic", "pyarrow"} == set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["procedures", "snapshot", "replay"])
 def test_import_below_the_node_needs_no_surface(name: str) -> None:

@@ -22,6 +22,7 @@ from cmdlog.node.outcome import Durability
 from cmdlog.wal.ids import MILLIS_MAX, MILLIS_SHIFT
 from procedures.idempotency.known_outcome import KEY_CHARS_MAX
 
+INCOMING: Final = "cmdlog.incoming"  # where the scope has what the gate knows of the request
 TXN_DIGITS_MAX: Final = 19
 TXN_ID_MAX: Final = (MILLIS_MAX + 1 << MILLIS_SHIFT) - 1
 

@@ -1,8 +1,8 @@
 """The route table: every route there is, who may use it, and what its body must be.
 
 One rule: what is not in this table is not served. The gate dispatches by it, OpenAPI states its roles, and the test that tries
-every bad credential walks over it: so a new route cannot escape its credential. A route is added where its handler is declared,
-when the modules of `cmdlog.api.routes` are imported.
+every bad credential walks over it: so a new route cannot escape its credential. The handlers in `cmdlog.api.routes` name their
+routes: they are loaded, with FastAPI, when one of them is asked for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ LOCAL_ROLES: Final = frozenset((READ, INVOKE, LOCAL))
 PROCEDURES: Final = "/v1/procedures/"
 BATCH: Final = "/v1/batch"
 CLUSTER: Final = "/v1/cluster/"
+MEMBERS: Final = CLUSTER + "members"
+COPIES: Final = CLUSTER + "copies"
 DEPLOY: Final = "/v1/deploy"
 
 Kind = Literal["call", "batch", "stream", "cold", "page"]
@@ -76,6 +78,11 @@ def add_entry(entry: Entry) -> Entry:
     return entry
 
 
+def entry_of(name: str) -> Entry:
+    """The route with this name. Raises: StopIteration."""
+    return next(entry for entry in TABLE if entry.name == name)
+
+
 def methods_of(path: str) -> Methods | None:
     """Method -> entry of a path; None for one that is not served."""
     if path.startswith(PROCEDURES):
@@ -102,3 +109,44 @@ CALL_ENTRY: Final = add_entry(
 BATCH_ENTRY: Final = add_entry(
     Entry("batch", "POST", BATCH, roles(INVOKE), "Many calls as JSON lines", kind="batch", body="ndjson", leads=True)
 )
+
+CHANGES: Final = {
+    "add": "Add a node to the cluster",
+    "remove": "Remove a node that is gone",
+    "replace": "Give a node that lost its disk a new one",
+    "retire": "Remove a node that runs",
+    "transfer": "Hand leadership over to a node",
+}
+"""Routes that change the members of a cluster, and what each does."""
+
+for _entry in (
+    Entry("members", "GET", MEMBERS, roles(READ), "Members of the cluster, failure set, copies under way"),
+    Entry("copies", "GET", COPIES, roles(READ), "Copies of this node's data under way to other nodes"),
+    Entry("cancel_copy", "DELETE", COPIES + "/{node}", roles(), "Cancel the copy to a node"),
+    Entry(
+        "unsafe_recover", "POST", CLUSTER + "unsafe-recover", roles(),
+        "Continue without the majority, from what this node has; calls may be lost", body="json",
+    ),
+    *(
+        Entry(kind, "POST", f"{MEMBERS}/{{node}}/{kind}", roles(), summary, body="json", leads=True)
+        for kind, summary in CHANGES.items()
+    ),
+    Entry("deploy", "POST", DEPLOY, roles(), "Put other code into the running server", body="json", leads=True),
+    Entry("events", "GET", "/v1/events", roles(READ), "What the status page shows, as server-sent events", kind="stream"),
+    Entry("query", "POST", "/v1/query", roles(READ), "Read-only SQL on a frozen state", kind="stream", body="json", leads=True),
+    Entry("procedures", "GET", "/v1/procedures", roles(READ, INVOKE), "Catalog of procedures with their schemas"),
+    Entry(
+        "end_session", "DELETE", "/v1/sessions/{session}", roles(INVOKE), "End a client's session: it makes no more calls",
+        leads=True, status=204,
+    ),
+    Entry("snapshots", "GET", "/v1/snapshots", roles(READ), "Snapshots of this node"),
+    Entry("take_snapshot", "POST", "/v1/snapshots", roles(LOCAL), "Take a snapshot of every partition now"),
+    Entry("status", "GET", "/v1/status", roles(READ), "Node, partitions, watermarks, log fill, predicted recovery time"),
+    Entry("healthz", "GET", "/healthz", roles(READ, INVOKE), "The process is alive"),
+    Entry("readyz", "GET", "/readyz", roles(READ, INVOKE), "Calls are being served"),
+    Entry("metrics", "GET", "/metrics", roles(READ), "Metrics for Prometheus"),
+    Entry("openapi", "GET", "/openapi.json", roles(READ, INVOKE), "This description, for tools"),
+    Entry("docs", "GET", "/docs", roles(READ, INVOKE), "This description, for people", kind="page"),
+    Entry("dashboard", "GET", "/", roles(READ), "Status page", kind="page"),
+):  # fmt: skip
+    add_entry(_entry)

@@ -15,10 +15,10 @@ from pydantic import BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from cmdlog.api.gate.problem import CODES, Problem, invalid, of_refused
-from cmdlog.api.gate.route_table import CLUSTER, DEPLOY, READ, Entry, roles
+from cmdlog.api.gate.route_table import CHANGES
 from cmdlog.api.routes.response_models import AnyObject, ClosedObject, Count, OpenObject, absent
-from cmdlog.api.routes.service import Service, json_answer
-from cmdlog.api.routes.strict_route import ServiceOf, route
+from cmdlog.api.routes.service import Service
+from cmdlog.api.routes.strict_route import ServiceOf, json_answer, route
 from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.node.outcome import NotReady
 from cmdlog.operator_error import OperatorError
@@ -27,21 +27,11 @@ from procedures.errors import BundleError, BundleForged
 
 T = TypeVar("T")
 
-MEMBERS: Final = CLUSTER + "members"
-COPIES: Final = CLUSTER + "copies"
 RETRY_S: Final = 0.5
 NODE_MAX: Final = 1 << 31
 NODE_DIGITS_MAX: Final = len(str(NODE_MAX))
 CODE_OF: Final = {"bad_request": "invalid_parameters", "not_leading": "not_ready", "unknown_outcome": "outcome_unknown"}
 """Codes of refusals that have a name of their own on the wire: what they mean for a caller is what it means for calls."""
-CHANGES: Final = {
-    "add": "Add a node to the cluster",
-    "remove": "Remove a node that is gone",
-    "replace": "Give a node that lost its disk a new one",
-    "retire": "Remove a node that runs",
-    "transfer": "Hand leadership over to a node",
-}
-"""Routes that change the members of a cluster, and what each does."""
 ONLY_PLAN: Final = {"only a plan": {"value": {"plan": True}}}
 CONFIRMED: Final = {"confirmed": {"value": {"yes_lose": True}}}
 
@@ -184,27 +174,17 @@ class MemberList(OpenObject):
 # -- what they do ----------------------------------------------------------------------------------------------------------
 
 
-@route(
-    Entry("members", "GET", MEMBERS, roles(READ), "Members of the cluster, failure set, copies under way"),
-    "The members, and what happens to them",
-    MemberList,
-)
+@route("members", "The members, and what happens to them", MemberList)
 async def list_members(service: ServiceOf) -> Response:
     return json_answer(await service.run_slowly(_desk(service).describe))
 
 
-@route(
-    Entry("copies", "GET", COPIES, roles(READ), "Copies of this node's data under way to other nodes"),
-    "The copies under way",
-    CopyList,
-)
+@route("copies", "The copies under way", CopyList)
 async def list_copies(service: ServiceOf) -> Response:
     return json_answer(await service.run_slowly(_desk(service).copies.status))
 
 
-@route(
-    Entry("cancel_copy", "DELETE", COPIES + "/{node}", roles(), "Cancel the copy to a node"), "How many were ended", CopyCancelled
-)
+@route("cancel_copy", "How many were ended", CopyCancelled)
 async def cancel_copy(service: ServiceOf, node: NodeInPath) -> Response:
     """One node."""
     cancelled = await _ask_desk(service, lambda desk: desk.copies.cancel(node))
@@ -213,14 +193,7 @@ async def cancel_copy(service: ServiceOf, node: NodeInPath) -> Response:
     return json_answer({"node": node, "cancelled": cancelled})
 
 
-@route(
-    Entry(
-        "unsafe_recover", "POST", CLUSTER + "unsafe-recover", roles(),
-        "Continue without the majority, from what this node has; calls may be lost", body="json",
-    ),
-    "What was done",
-    RecoveryAnswer,
-)  # fmt: skip
+@route("unsafe_recover", "What was done", RecoveryAnswer)
 async def recover_unsafely(service: ServiceOf, body: Annotated[RecoveryRequest, Body(openapi_examples=CONFIRMED)]) -> Response:
     """Asked of the very node that has the newest data: nothing is forwarded."""
     asked: dict[str, Any] = {"yes_lose": False, "survivors": [], "force": False} | body.model_dump(exclude_unset=True)
@@ -242,13 +215,8 @@ def _change_by(kind: Any) -> Callable[..., Any]:
     return change
 
 
-for _kind, _summary in CHANGES.items():
-    route(
-        Entry(_kind, "POST", f"{MEMBERS}/{{node}}/{_kind}", roles(), _summary, body="json", leads=True),
-        "What was begun, or is done already",
-        ChangeAnswer,
-        takes=("PreferRedirect",),
-    )(_change_by(_kind))
+for _kind in CHANGES:
+    route(_kind, "What was begun, or is done already", ChangeAnswer, takes=("PreferRedirect",))(_change_by(_kind))
 
 
 def check_leading(service: Service) -> None:
@@ -317,13 +285,7 @@ class DeployResult(ClosedObject):
     pause_ms: float = Field(description="how long no call could be placed; of a plan: how long the slowest copy took")
 
 
-@route(
-    Entry("deploy", "POST", DEPLOY, roles(), "Put other code into the running server", body="json", leads=True),
-    "What runs now, or would",
-    DeployResult,
-    takes=("PreferRedirect",),
-    body_bytes_max=BODY_BYTES_MAX,
-)
+@route("deploy", "What runs now, or would", DeployResult, takes=("PreferRedirect",), body_bytes_max=BODY_BYTES_MAX)
 async def deploy_code(service: ServiceOf, body: Annotated[DeployRequest, Body(openapi_examples=BACK)]) -> Response:
     """Blocks until calls run the code; every call before and after is answered."""
     check_order(body)

@@ -19,11 +19,12 @@ from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
 from cmdlog.api.gate.request import AUTHORIZATION, TXN, Incoming, echoed_txn, wants_stale
 from cmdlog.api.gate.request_trace import SCOPE_KEY
-from cmdlog.api.gate.route_table import INVOKE, LOCAL, READ, Entry, roles
+from cmdlog.api.gate.route_table import entry_of
 from cmdlog.api.gate.session_numbers import SESSION_UUID, checked_uuid, session_fingerprint
 from cmdlog.api.routes.cluster_routes import check_leading
 from cmdlog.api.routes.openapi import Description
 from cmdlog.api.routes.page import PAGE_HEADERS, dashboard_page, swagger_page
+from cmdlog.api.routes.query import EndTurn, QueryDesk
 from cmdlog.api.routes.response_models import (
     ApiDocument,
     NodeServing,
@@ -36,9 +37,10 @@ from cmdlog.api.routes.response_models import (
     SnapshotRequest,
     SnapshotsTaken,
 )
-from cmdlog.api.routes.service import Service, headers_of_problem, json_answer
-from cmdlog.api.routes.strict_route import IncomingOf, ServiceOf, route, router
+from cmdlog.api.routes.service import Service, headers_of_problem
+from cmdlog.api.routes.strict_route import IncomingOf, ServiceOf, json_answer, route, router
 from cmdlog.node.outcome import CallRefused
+from cmdlog.node.queries.pool import QueryAnswer
 from cmdlog.node.reporting.prometheus import PrometheusExposition
 from cmdlog.node.reporting.status import StatusOverview
 from cmdlog.operator_error import full_text
@@ -128,7 +130,7 @@ class EventsResponse(PlainTextResponse):
             caller = self._service.gatekeeper.authenticate(self._incoming.headers.get(AUTHORIZATION))
         except Problem:
             return False
-        return not caller.roles.isdisjoint(EVENTS_ENTRY.roles)
+        return not caller.roles.isdisjoint(entry_of("events").roles)
 
     def _next_event(self) -> bytes:
         telemetry: dict[str, Any] = self._node.telemetry(self._after)
@@ -137,12 +139,7 @@ class EventsResponse(PlainTextResponse):
         return b"data: %b\n\n" % self._service.shown_to(self._incoming.caller, shown)  # without newlines, which would end it
 
 
-EVENTS_ENTRY: Final = Entry(
-    "events", "GET", "/v1/events", roles(READ), "What the status page shows, as server-sent events", kind="stream"
-)
-
-
-@route(EVENTS_ENTRY, "One event per second, until the viewer disconnects", takes=("After",), response=EventsResponse)
+@route("events", "One event per second, until the viewer disconnects", takes=("After",), response=EventsResponse)
 async def send_events(service: ServiceOf, incoming: IncomingOf) -> Response:
     return EventsResponse(service, incoming)
 
@@ -164,12 +161,33 @@ def _row_number(query: bytes) -> int:
 # -- data ------------------------------------------------------------------------------------------------------------------
 
 
-@route(
-    Entry("query", "POST", "/v1/query", roles(READ), "Read-only SQL on a frozen state", kind="stream", body="json", leads=True),
-    "The rows",
-    QueryRows,
-    takes=("Txn", "PreferRedirect", "Consistency"),
-)
+class QueryResponse(Response):
+    """An answer that is read from its process as the client takes it; the turn ends with it."""
+
+    media_type = "application/json"
+
+    def __init__(self, answer: QueryAnswer, queries: QueryDesk, end_turn: EndTurn) -> None:
+        super().__init__()
+        self.headers["content-length"] = str(answer.size)
+        self._answer, self._queries, self._end_turn = answer, queries, end_turn
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Of an answer whose process ends the rest is missing, and the connection ends."""
+        queries, answer = self._queries, self._answer
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            piece, left = answer.take_first(), answer.size
+            while piece:
+                left -= len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+                piece = await queries.run_aside(answer.read_piece) if left else b""
+        except (EOFError, OSError):
+            return
+        finally:
+            queries.end_answer(answer, self._end_turn)
+
+
+@route("query", "The rows", QueryRows, takes=("Txn", "PreferRedirect", "Consistency"))
 async def run_query(
     request: Request, service: ServiceOf, incoming: IncomingOf, body: Annotated[QueryRequest, Body(openapi_examples=ONE_ROW)]
 ) -> Response:
@@ -178,27 +196,17 @@ async def run_query(
     if body.partition is not None and body.partition >= partitions:
         raise invalid([("partition", f"must be an integer from 0 to {partitions - 1}")])
     stale, txn = wants_stale(incoming.query), echoed_txn(incoming.headers.get(TXN))
-    asked = body.sql, body.params, body.partition
-    return await service.queries.run(node, asked, request.receive, caller=incoming.caller.name, stale=stale, txn=txn)
+    asked, caller = (body.sql, body.params, body.partition), incoming.caller.name
+    answer, end_turn = await service.queries.run(node, asked, request.receive, caller=caller, stale=stale, txn=txn)
+    return QueryResponse(answer, service.queries, end_turn)
 
 
-@route(
-    Entry("procedures", "GET", "/v1/procedures", roles(READ, INVOKE), "Catalog of procedures with their schemas"),
-    "Every procedure",
-    ProcedureCatalog,
-)
+@route("procedures", "Every procedure", ProcedureCatalog)
 async def list_procedures(service: ServiceOf) -> Response:
     return json_answer({"procedures": service.node().catalog()})
 
 
-@route(
-    Entry(
-        "end_session", "DELETE", "/v1/sessions/{session}", roles(INVOKE), "End a client's session: it makes no more calls",
-        leads=True, status=204,
-    ),
-    "The session has ended, or was unknown",
-    response=Response,
-)  # fmt: skip
+@route("end_session", "The session has ended, or was unknown", response=Response)
 async def end_session(
     service: ServiceOf,
     incoming: IncomingOf,
@@ -217,21 +225,13 @@ async def end_session(
     return Response(status_code=204)
 
 
-@route(
-    Entry("snapshots", "GET", "/v1/snapshots", roles(READ), "Snapshots of this node"),
-    "The snapshots, by partition and age, and the recovery points, by transaction id",
-    SnapshotList,
-)
+@route("snapshots", "The snapshots, by partition and age, and the recovery points, by transaction id", SnapshotList)
 async def list_snapshots(service: ServiceOf) -> Response:
     node = service.node()
     return json_answer({"snapshots": await service.run_slowly(node.snapshots), "points": await service.run_slowly(node.points)})
 
 
-@route(
-    Entry("take_snapshot", "POST", "/v1/snapshots", roles(LOCAL), "Take a snapshot of every partition now"),
-    "The new snapshots; with `consistent` the recovery point as well",
-    SnapshotsTaken,
-)
+@route("take_snapshot", "The new snapshots; with `consistent` the recovery point as well", SnapshotsTaken)
 async def take_snapshot(
     service: ServiceOf,
     body: Annotated[SnapshotRequest | SkipJsonSchema[None], Body(openapi_examples=WITH_POINT)] = None,
@@ -252,11 +252,7 @@ async def take_snapshot(
 # -- health ----------------------------------------------------------------------------------------------------------------
 
 
-@route(
-    Entry("status", "GET", "/v1/status", roles(READ), "Node, partitions, watermarks, log fill, predicted recovery time"),
-    "The node",
-    NodeStatus,
-)
+@route("status", "The node", NodeStatus)
 async def show_status(service: ServiceOf, incoming: IncomingOf) -> Response:
     credentials = service.gatekeeper.describe()
     found = await service.run_slowly(service.node().status)
@@ -264,12 +260,12 @@ async def show_status(service: ServiceOf, incoming: IncomingOf) -> Response:
     return Response(shown, media_type="application/json")
 
 
-@route(Entry("healthz", "GET", "/healthz", roles(READ, INVOKE), "The process is alive"), "The process is alive", ProcessAlive)
+@route("healthz", "The process is alive", ProcessAlive)
 async def show_alive() -> Response:
     return json_answer({"alive": True})
 
 
-@route(Entry("readyz", "GET", "/readyz", roles(READ, INVOKE), "Calls are being served"), "Calls are being served", NodeServing)
+@route("readyz", "Calls are being served", NodeServing)
 async def show_ready(service: ServiceOf) -> Response:
     node = service.maybe_node
     if node is not None and node.ready and not service.stopping:
@@ -299,7 +295,7 @@ def _check_member(overview: StatusOverview | None) -> dict[str, str]:
     return member.shown()
 
 
-@route(Entry("metrics", "GET", "/metrics", roles(READ), "Metrics for Prometheus"), "The metrics", response=PlainTextResponse)
+@route("metrics", "The metrics", response=PlainTextResponse)
 async def show_metrics(request: Request, service: ServiceOf) -> Response:
     render = partial(request.app.exposition.render, request.headers.get("accept", ""))
     kind, body = await asyncio.get_running_loop().run_in_executor(None, render)
@@ -309,23 +305,17 @@ async def show_metrics(request: Request, service: ServiceOf) -> Response:
 # -- the description, and pages --------------------------------------------------------------------------------------------
 
 
-@route(
-    Entry("openapi", "GET", "/openapi.json", roles(READ, INVOKE), "This description, for tools"), "This description", ApiDocument
-)
+@route("openapi", "This description", ApiDocument)
 async def show_openapi(request: Request, service: ServiceOf) -> Response:
     return json_answer(await _described(request, service))
 
 
-@route(
-    Entry("docs", "GET", "/docs", roles(READ, INVOKE), "This description, for people", kind="page"),
-    "A page",
-    response=HTMLResponse,
-)
+@route("docs", "A page", response=HTMLResponse)
 async def show_docs(request: Request, service: ServiceOf) -> Response:
     return _page(swagger_page(await _described(request, service)))
 
 
-@route(Entry("dashboard", "GET", "/", roles(READ), "Status page", kind="page"), "A page", response=HTMLResponse)
+@route("dashboard", "A page", response=HTMLResponse)
 async def show_dashboard() -> Response:
     return _page(dashboard_page())
 

@@ -20,8 +20,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
 from cmdlog.node.outcome import CallRefused
@@ -37,6 +36,7 @@ T = TypeVar("T")
 
 Asked = tuple[str, orjson.Fragment, int | None]
 """SQL, parameters as JSON, and the partition."""
+EndTurn = Callable[[], None]
 RESERVE_TURNS: Final = 1  # beyond those of one credential
 
 
@@ -96,7 +96,7 @@ class Turns:
         return self._shares.allows(name, next(iter(self._waiting[name].values())))
 
 
-class Queries:
+class QueryDesk:
     """The queries under way. One thread: the event loop's."""
 
     def __init__(self, settings: Settings, unread: Shares) -> None:
@@ -107,8 +107,11 @@ class Queries:
 
     async def run(
         self, node: Node, asked: Asked, receive: Receive, *, caller: str, stale: bool = False, txn: int | None = None
-    ) -> Response:
-        """The answer. `caller`: name of the credential; `stale`: of what this node has, if it holds `txn`. Raises: Problem."""
+    ) -> tuple[QueryAnswer, EndTurn]:
+        """The answer, and what ends its turn. Raises: Problem.
+
+        `caller`: name of the credential; `stale`: of what this node has, if it holds `txn`.
+        """
         sql, params, partition = asked
         ticket = Ticket()
         read = partial(self.pool.run, ticket=ticket, dated=stale)
@@ -126,7 +129,7 @@ class Queries:
             running.cancel()
             del running, left  # a task's error knows this frame: together they would stay, with all that the query holds
 
-    async def _run_in_turn(self, work: Callable[[], QueryAnswer], caller: str) -> Response:
+    async def _run_in_turn(self, work: Callable[[], QueryAnswer], caller: str) -> tuple[QueryAnswer, EndTurn]:
         try:
             async with asyncio.timeout(self._settings.query_timeout_s):
                 await self._turns.take_turn(caller)
@@ -136,7 +139,7 @@ class Queries:
         future = self.run_aside(work)
         future.add_done_callback(lambda done: end_turn() if failed(done) else None)
         try:
-            return QueryResponse(await asyncio.shield(future), self, end_turn)
+            return await asyncio.shield(future), end_turn
         except asyncio.CancelledError:  # a query whose caller has left runs on for a moment
             future.add_done_callback(lambda done: None if failed(done) else self.end_answer(done.result(), end_turn))
             raise
@@ -153,7 +156,7 @@ class Queries:
         """Runs what blocks in a thread of the turn."""
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def end_answer(self, answer: QueryAnswer, end_turn: Callable[[], None]) -> None:
+    def end_answer(self, answer: QueryAnswer, end_turn: EndTurn) -> None:
         """The client has the answer, or does not want it."""
         if answer.is_read:
             end_turn()
@@ -164,32 +167,6 @@ class Queries:
         """Ends every query and the processes."""
         self.pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-class QueryResponse(Response):
-    """An answer that is read from its process as the client takes it; the turn ends with it."""
-
-    media_type = "application/json"
-
-    def __init__(self, answer: QueryAnswer, queries: Queries, end_turn: Callable[[], None]) -> None:
-        super().__init__()
-        self.headers["content-length"] = str(answer.size)
-        self._answer, self._queries, self._end_turn = answer, queries, end_turn
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Of an answer whose process ends the rest is missing, and the connection ends."""
-        queries, answer = self._queries, self._answer
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            piece, left = answer.take_first(), answer.size
-            while piece:
-                left -= len(piece)
-                await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
-                piece = await queries.run_aside(answer.read_piece) if left else b""
-        except (EOFError, OSError):
-            return
-        finally:
-            queries.end_answer(answer, self._end_turn)
 
 
 def failed(done: asyncio.Future[T]) -> bool:

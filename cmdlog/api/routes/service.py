@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
-from starlette.responses import Response
 from starlette.types import Send
 
 from cmdlog.api.gate.auth import make_gatekeeper
@@ -24,7 +23,7 @@ from cmdlog.api.gate.route_table import ADMIN
 from cmdlog.api.gate.strict_json import read_resting
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.batch_window import BatchTraffic
-from cmdlog.api.routes.query import Queries, Turns
+from cmdlog.api.routes.query import QueryDesk, Turns
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.placing.shares import Shares
 from cmdlog.node.settings import Settings
@@ -64,7 +63,7 @@ class Service:
         bodies = Shares(max(self.unread.whole, 4 * settings.call_bytes_max))  # those that are under way
         self.body_room = Turns(bodies)
         self.front.show_held(lambda: {"answers": self.unread.total, "bodies": bodies.total})
-        self.queries = Queries(settings, self.unread)
+        self.queries = QueryDesk(settings, self.unread)
         self.snapshot_turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
         self.traffic = BatchTraffic()
         self.spans = make_call_spans()
@@ -176,11 +175,6 @@ class Service:
         """URL of the node that takes calls in place of this one; "" when this one does, or none is known."""
         refusal = None if self._node is None else self._node.sequencer.admission.refusal
         return "" if refusal is None else str(refusal.more().get("leader", ""))
-
-
-def json_answer(value: Any) -> Response:
-    """An answer of JSON."""
-    return Response(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
 
 
 async def send_problem(send: Send, problem: Problem) -> None:

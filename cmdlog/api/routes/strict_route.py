@@ -1,4 +1,4 @@
-"""How a route is declared: one decorator adds it to the gate's table, to FastAPI and to the description.
+"""How the handler of a route is declared: one decorator adds it to FastAPI and to the description.
 
 One rule: FastAPI gets values that were read strictly. The gate has decided about credential and headers before a request gets
 here, and bodies are parsed by `strict_json` and validated by their models, the large ones in a thread.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Annotated, Any, Final, TypeVar, get_args
 
+import orjson
 from fastapi import APIRouter, Depends, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -16,13 +17,12 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
 from cmdlog.api.gate.problem import codes_of, invalid
-from cmdlog.api.gate.request import Incoming, json_object, read_body
-from cmdlog.api.gate.route_table import CLUSTER, DEPLOY, Entry, add_entry
+from cmdlog.api.gate.request import INCOMING, Incoming, json_object, read_body
+from cmdlog.api.gate.route_table import CLUSTER, DEPLOY, Entry, entry_of
 from cmdlog.api.routes.service import Service
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Response]])
 
-INCOMING: Final = "cmdlog.incoming"  # where the scope has what the gate knows of the request
 LIMIT: Final = "cmdlog_body_bytes_max"  # attribute of a handler whose bodies have a limit of their own
 ALWAYS: Final = (400, 401, 403, 408, 414, 422, 431, 500, 503)
 """Statuses that every route may answer with: the request's head, its credential, a server that is not ready."""
@@ -84,7 +84,7 @@ router: Final = APIRouter(route_class=StrictRoute, strict_content_type=False)
 
 
 def route(
-    entry: Entry,
+    name: str,
     answer: str,
     model: Any = None,
     *,
@@ -92,11 +92,11 @@ def route(
     response: type[Response] = JSONResponse,
     body_bytes_max: int = 0,
 ) -> Callable[[F], F]:
-    """Declares a route: its entry of the gate's table, what its success is, and which parameters of `openapi.py` it takes.
+    """Declares the handler of the table's route: what its success is, and which parameters of `openapi.py` it takes.
 
     `body_bytes_max`: 0 is the limit of calls.
     """
-    add_entry(entry)
+    entry = entry_of(name)
     responses = problem_references(entry)
     responses[entry.status] = {"headers": {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}}
 
@@ -120,6 +120,11 @@ def route(
         return handler
 
     return declare
+
+
+def json_answer(value: Any) -> Response:
+    """An answer of JSON."""
+    return Response(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
 
 
 def parameter_references(names: Iterable[str]) -> list[dict[str, str]]:
