@@ -68,7 +68,7 @@ class Node:
         directory, settings, calls = ground.directory, ground.settings, parts.calls
         self.directory, self.settings, self.recovery, self.replicator = directory, settings, recovery, replicator
         self._wal, self._boot, self._files = ground.wal, ground.boot, ground.outside.files
-        self._parts, self.checks, self._readiness, self._bound = parts, checks, calls.readiness, calls.bound
+        self._parts, self.checks, self._readiness, self.bound = parts, checks, calls.readiness, calls.bound
         self._desk, self._sites, self._snapshots, self._keys = parts.desk, parts.sites, parts.snapshots, parts.keys
         self.clock, self.sequencer, self.meter = calls.clock, parts.sequencer, parts.sequencer.meter
         self.slots, self.end_session = calls.router.slots, calls.router.end_session
@@ -217,12 +217,12 @@ class Node:
     @property
     def db(self) -> Database:
         """The application that calls run."""
-        return self._bound.db
+        return self.bound.db
 
     @property
     def routes(self) -> Mapping[str, Route]:
         """Of the code that calls are bound to now."""
-        return self._bound.routes
+        return self.bound.routes
 
     def _health(self) -> Health:
         return Health(self.ready, self.error, self._sites.pids(), self.recovery)
@@ -243,7 +243,8 @@ class Node:
         sites = self._sites
         if not isinstance(sites, InlineSites) or durability == "async":  # this thread must not wait for the disk
             return self.call(route, params, key=key, done=done, durability=durability)
-        self._readiness.check_ready()
+        if not self._readiness.ready:
+            self._readiness.check_ready()
         partition = self._parts.calls.router.place(route, params, key, done, durability)
         sites.helped_by(threading.get_ident())
         try:

@@ -40,9 +40,7 @@ class SlotMap:
 
     def partition_of(self, procedure: Procedure, params: list[Any]) -> int:
         """The partition of a single-partition call with these bound parameters."""
-        at = procedure.partition_at
-        assert at is not None
-        return self.partition_by_slot[slot_of(params[at])]
+        return self.partition_by_slot[self.slot_of(procedure, params)]
 
 
 def make_routes(db: Database, catalog: int = 0) -> dict[str, Route]:

@@ -15,9 +15,8 @@ from typing import Any, Final
 import pytest
 
 from cmdlog.node.embedded import call_thread
-from cmdlog.node.embedded.call_thread import NUMBERS, Interrupts, ReplyWaiter, ThreadWaiter
+from cmdlog.node.embedded.call_thread import NUMBERS, CallbackThread, Interrupts
 from cmdlog.node.embedded.embedded import Embedded, open_embedded
-from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.queries import query
 from procedures.storage.authorizer import Mode
 from tests.node.apps.faulty import db
@@ -309,41 +308,16 @@ def test_signals_at_every_moment_leave_the_directory_usable(tmp_path: Path, own:
         assert done <= embedded.call("peek", id=1) <= done + struck
 
 
-# -- Each thread waits for its own reply, and one that runs callbacks for none
-
-REPLY = CallOutcome(0, 1, b"1")
+# -- A thread that runs callbacks waits for no call
 
 
-def test_a_reply_is_got_once() -> None:
-    """Whether it comes before the wait or during it."""
-    waiter = ReplyWaiter()
-    waiter.put(REPLY)
-    assert waiter.get() is REPLY
-    thread = threading.Thread(target=waiter.put, args=(REPLY,))
-    thread.start()
-    assert waiter.get() is REPLY
-    thread.join()
-
-
-def test_threads_have_waiters_of_their_own() -> None:
-    """And one that was forgotten is not used again."""
-    waiters = ThreadWaiter()
-    own = waiters.own()
-    assert waiters.own() is own
-    others: list[ReplyWaiter] = []
-    thread = threading.Thread(target=lambda: others.append(waiters.own()))
+def test_a_thread_that_runs_callbacks_is_known_by_itself() -> None:
+    """The others are not."""
+    answering, others = CallbackThread(), list[bool]()
+    answering.note_answering(True)
+    thread = threading.Thread(target=lambda: others.append(answering.answers))
     thread.start()
     thread.join()
-    assert others[0] is not own
-    waiters.forget()
-    assert waiters.own() is not own
-
-
-def test_a_thread_that_answers_must_not_wait() -> None:
-    """It is refused with what to do instead, as long as it answers."""
-    waiters = ThreadWaiter()
-    waiters.note_answering(True)
-    with pytest.raises(RuntimeError, match="use submit"):
-        waiters.own()
-    waiters.note_answering(False)
-    waiters.own()
+    assert (answering.answers, others) == (True, [False])
+    answering.note_answering(False)
+    assert not answering.answers

@@ -21,8 +21,8 @@ import pytest
 
 import cmdlog
 from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
-from cmdlog.node.embedded import call_thread
-from cmdlog.node.embedded.call_thread import ReplyWaiter, Unfinished
+from cmdlog.node.embedded import call_thread, embedded
+from cmdlog.node.embedded.call_thread import Unfinished
 from cmdlog.node.embedded.embedded import Embedded, EmbeddedInvalidParameters, open_embedded
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.sequencing import read_requests
@@ -308,11 +308,15 @@ def test_an_interrupted_wait_leaves_no_answer_behind(tmp_path: Path, monkeypatch
     with reopen(tmp_path, sites=1) as opened:
         opened.call("bump", id=1, amount=0)
 
-        def interrupted(_self: object) -> None:
-            raise KeyboardInterrupt
+        class Interrupted:
+            def __init__(self) -> None:
+                self.put = queue.SimpleQueue[object]().put
+
+            def get(self) -> None:
+                raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(ReplyWaiter, "get", interrupted)
+            patch.setattr(embedded, "SimpleQueue", Interrupted)
             with pytest.raises(KeyboardInterrupt):
                 opened.call("bump", id=1, amount=7)
         for n in range(20):

@@ -99,7 +99,7 @@ class Trace:
 
     def took(self, seconds: float, calls: int = 1) -> bool:
         """So long from a complete call to its answer; whether that is worth a line in the log."""
-        self._front.latency.add(seconds, calls)
+        self._front.timed.append((seconds, calls, 0))
         return seconds > self._front.slow_s
 
     def slow(self, node: Stages, seconds: float, procedure: str, partition: int | None, reply: Reply) -> None:

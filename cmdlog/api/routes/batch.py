@@ -38,6 +38,7 @@ from cmdlog.api.routes.service import LARGE_BODY_BYTES, Service
 from cmdlog.node.outcome import CallRefused, Durability, Overloaded, UnknownOutcome
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.placing.shares import UNCOUNTED_BYTES
+from cmdlog.node.telemetry.request_stats import CALLED
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
@@ -47,7 +48,6 @@ ENVELOPE_BYTES: Final = 1024  # of a line, beside its parameters; names and keys
 GROUP_CALLS_MAX: Final = 1024
 OVERLOAD_WAIT_S: Final = 10.0  # then the calls of the group get `not_ready`
 OVERLOAD_PAUSE_S: Final = 0.005
-CALLED: Final = ("call", 200)  # route and status of a single call
 NDJSON: Final = [(b"content-type", b"application/x-ndjson")]
 
 

@@ -1,5 +1,4 @@
-"""The calling thread of a program with a node inside: its signals are handled between two pieces of work, not inside one, and it
-waits for the reply to its call with a lock of its own, the cheapest thing to wait on.
+"""The calling thread of a program with a node inside: its signals are handled between two pieces of work, not inside one.
 
 One rule: an exception of a signal handler never strikes the thread that holds the log's turn or drives a site. It would leave
 the turn taken for ever: everybody else, and the orderly end of the program too, would wait for it. In the middle of a procedure
@@ -17,14 +16,16 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-from cmdlog.node.outcome import Reply
 from cmdlog.operator_error import OperatorError
 
 LOOK_S: Final = 0.05
+INLINE_FRAMES_MAX: Final = 150  # of a caller whose thread executes its call: a procedure needs room for its own recursion
+CALL_FRAMES: Final = 150  # that a call needs of its caller's stack to be placed and answered; with fewer it is not begun
 GRACE_S: Final = 2.0  # for the end of a work that hurries
 NUMBERS: Final = [int(number) for number in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})]
 
-_handler_of: Callable[[int], Any] = importlib.import_module("_signal").getsignal  # without making enums: a twentieth of the time
+_in_c: Any = importlib.import_module("_signal")  # which makes no enums: a twentieth of the time
+_handler_of, _set_handler = _in_c.getsignal, _in_c.signal
 _SHARING: Final = threading.RLock()
 _OF_PROCESS: Final[list[Interrupts]] = []  # the one that all share, while it has users
 
@@ -70,14 +71,21 @@ class Interrupts:
         self._depth += 1
         if self._depth == 1:
             try:
-                self._take_handlers()
+                if (seen := list(map(_handler_of, NUMBERS))) != self._plain:
+                    self._take_handlers(seen)
             except BaseException:  # of a handler that was not replaced yet
                 self._leave()
                 raise
 
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() != self._thread:
+            return
+        if self._taken or self._raised is not None:
             self._leave()
+            return
+        self._depth -= 1
+        if self._missed and not self._depth:  # looked at last: what comes from here on is handled at once
+            self._run_missed()
 
     def interrupted(self) -> bool:
         """Runs deferred handlers inside of a work that can end early: whether one raised, which the end of the work raises."""
@@ -141,16 +149,14 @@ class Interrupts:
         if self._before is None and threading.get_ident() == self._thread and callable(signal.getsignal(signal.SIGINT)):
             self._before = signal.signal(signal.SIGINT, self._own)
 
-    def _take_handlers(self) -> None:
-        seen = list(map(_handler_of, NUMBERS))
-        if seen == self._plain:
-            return
-        foreign = {n: handler for n, handler in zip(NUMBERS, seen, strict=True) if callable(handler) and handler is not self._own}
-        if not foreign:
+    def _take_handlers(self, seen: list[Any]) -> None:
+        """Replaces those that are not ours, of all signals' handlers."""
+        for number, handler in zip(NUMBERS, seen, strict=True):
+            if callable(handler) and handler is not self._own:
+                self._taken[number] = handler
+                _set_handler(number, self._own)
+        if not self._taken:
             self._plain = seen
-        for number, handler in foreign.items():
-            self._taken[number] = handler
-            signal.signal(number, self._own)
 
     def _leave(self) -> None:
         if self._depth > 1:
@@ -160,7 +166,7 @@ class Interrupts:
             while self._taken:  # one that is given back may run at once, and raise: the others are given back by the next work
                 number, handler = next(iter(self._taken.items()))
                 if _handler_of(number) is self._own:  # else the work has set another one
-                    signal.signal(number, handler)
+                    _set_handler(number, handler)
                 del self._taken[number]
         finally:
             self._depth -= 1
@@ -204,53 +210,25 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-class ReplyWaiter:
-    """One thread's place for one reply."""
-
-    __slots__ = ("_lock", "_reply")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self._reply: Reply | None = None
-
-    def put(self, reply: Reply) -> None:
-        """The reply is here; any thread."""
-        self._reply = reply
-        self._lock.release()
-
-    def get(self) -> Reply:
-        """Waits for it."""
-        self._lock.acquire()
-        reply, self._reply = self._reply, None
-        if reply is None:
-            raise RuntimeError("woken without a reply")
-        return reply
+def has_stack() -> bool:
+    """Whether the calling thread's stack leaves room for a procedure. Raises: RecursionError, where not even for the call."""
+    limit = max(sys.getrecursionlimit() - CALL_FRAMES, 0)
+    try:
+        sys._getframe(min(INLINE_FRAMES_MAX, limit))  # noqa: SLF001 - what asks for one frame does not walk the whole stack
+    except ValueError:  # the stack has fewer
+        return True
+    try:
+        sys._getframe(limit)  # noqa: SLF001 - as above
+    except ValueError:
+        return False
+    raise RecursionError(f"fewer than {CALL_FRAMES} stack frames are left before the recursion limit; nothing was called")
 
 
-class ThreadWaiter(threading.local):
-    """What each thread has for itself. One that runs the callbacks of a future must not wait: no other thread would answer it."""
+class CallbackThread(threading.local):
+    """Whether this thread runs callbacks of futures. It must not wait then: no other thread would answer it."""
 
-    _waiter: ReplyWaiter | None = None
-    _answers = False
-
-    def own(self) -> ReplyWaiter:
-        """The thread's waiter. Raises: RuntimeError, where the thread runs a future's callbacks."""
-        if self._answers:
-            raise RuntimeError("a callback of a future runs in a thread that serves calls; use submit() there")
-        if self._waiter is None:
-            self._waiter = ReplyWaiter()
-        return self._waiter
-
-    @property
-    def answers(self) -> bool:
-        """Whether the thread runs callbacks."""
-        return self._answers
-
-    def forget(self) -> None:
-        """A reply may still come, and must not be the next call's."""
-        self._waiter = None
+    answers = False
 
     def note_answering(self, answers: bool) -> None:
         """Whether the thread runs callbacks from now on."""
-        self._answers = answers
+        self.answers = answers

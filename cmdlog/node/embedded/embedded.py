@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Self, cast, overload
 
@@ -21,7 +22,7 @@ from cmdlog import errors
 from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, Unavailable, UnknownProcedure
 from cmdlog.node.assembly import MACHINE, Outside
 from cmdlog.node.deploying.unopened import Unopened
-from cmdlog.node.embedded.call_thread import Interrupts, ThreadWaiter, Unfinished
+from cmdlog.node.embedded.call_thread import CallbackThread, Interrupts, Unfinished, has_stack
 from cmdlog.node.embedded.embedded_logging import log_as_library
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, NotReady, Reply, UnknownOutcome
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from procedures import Transaction
     from procedures.declaration.procedure import EverywhereFunction
 
-INLINE_FRAMES_MAX: Final = 150  # of a caller whose thread executes its call: a procedure needs room for its own recursion
-CALL_FRAMES: Final = 150  # that a call needs of its caller's stack to be placed and answered; with fewer it is not begun
 LEFT_OPEN: Final = (
     "close was interrupted while calls ran: what was acknowledged is in the log, which the next opening replays; "
     "until this process ends, the directory stays locked"
@@ -80,7 +79,7 @@ class Embedded:
         self._pid = os.getpid()
         self._closed = False
         self._interrupts = Interrupts.of_process()
-        self._waiter = ThreadWaiter()
+        self._thread = CallbackThread()
 
     @overload
     def call(self, procedure: EverywhereFunction[P, Any, R], /, *args: P.args, **params: P.kwargs) -> R: ...
@@ -97,7 +96,8 @@ class Embedded:
         Raises: Aborted, ProcedureFailed, KeyReused, SessionExpired - outcomes, durable like results; CallRefused and its kinds,
         Unavailable (sessions_full) - nothing was logged; EmbeddedInvalidParameters, UnknownProcedure.
         """
-        return self._invoke(named_call(procedure, args, params), idempotency_key, None).value
+        name, given = (procedure, params) if type(procedure) is str and not args else named_call(procedure, args, params)[:2]
+        return self._invoke(name, given, idempotency_key, None)[2]
 
     @overload
     def invoke(
@@ -133,29 +133,36 @@ class Embedded:
         """
         call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
         own_key = call.idempotency_key if isinstance(call.idempotency_key, str) else None
-        return self._invoke(call, own_key if idempotency_key is None else idempotency_key, durability or call.durability)
+        key = own_key if idempotency_key is None else idempotency_key
+        return Result(*self._invoke(call.procedure, call.params, key, durability or call.durability))
 
-    def _invoke(self, call: Call[Any], idempotency_key: str | None, durability: Durability | None) -> Result[Any]:
-        name, params = call.procedure, call.params
+    def _invoke(
+        self, name: str, params: Mapping[str, Any], idempotency_key: str | None, durability: Durability | None
+    ) -> tuple[int, int | None, Any]:
+        """Calls, and returns the members of a `Result`."""
         executes = self._check_caller()
-        route = self._route(name)
-        bound = _bind(route, params)
-        waiter, began = self._waiter.own(), self._node.front.now()
-        key = _name(route, idempotency_key)
-        place = self._node.call_inline if executes else self._node.call
+        if self._thread.answers:
+            raise RuntimeError("a callback of a future runs in a thread that serves calls; use submit() there")
+        route, front = self._route(name), self._node.front
+        bound, key = _bind(route, params), b"" if idempotency_key is None else _name(route, idempotency_key)
+        replies: SimpleQueue[Reply] = SimpleQueue()  # of this call alone: an answer after Ctrl-C is not the next call's
+        place, began = self._node.call_inline if executes else self._node.call, front.now()
         try:
             with self._interrupts:
-                partition = place(route, bound, key=key, done=waiter.put, durability=durability)
-            reply = waiter.get()
-        except BaseException as error:
-            self._waiter.forget()  # the answer may still come (after Ctrl-C): it must not be the next call's
-            if isinstance(error, CallRefused):
-                self._count_call(name, None, error, began)
+                partition = place(route, bound, key=key, done=replies.put, durability=durability)
+        except CallRefused as refused:
+            self._count_call(name, None, refused, front.now() - began)
             raise
-        self._count_call(name, partition, reply, began)
+        reply = replies.get()
+        seconds = front.now() - began
+        # Two cases: a result in time, as nearly always, which leaves one figure; and what is counted, logged or raised.
+        if type(reply) is CallOutcome and not reply.status and seconds <= front.slow_s:
+            front.timed.append((seconds, 1, 0))
+            return reply.txn_id, partition, decode_result(route, reply.body)
+        self._count_call(name, partition, reply, seconds)
         value = self._decode(route, reply)
         assert isinstance(reply, CallOutcome)
-        return Result(reply.txn_id, partition, value)
+        return reply.txn_id, partition, value
 
     @overload
     def submit(
@@ -175,21 +182,20 @@ class Embedded:
         It cannot be cancelled: what is placed will be executed. Its callbacks may `submit`, but not `call` or `invoke`.
         """
         self._check_caller()
-        call = named_call(procedure, args, params)
+        call, future = named_call(procedure, args, params), concurrent.futures.Future[Any]()
         route = self._route(call.procedure)
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
 
         def done(reply: Reply) -> None:
-            self._waiter.note_answering(True)
+            self._thread.note_answering(True)
             try:
                 future.set_result(self._decode(route, reply))
             except Exception as error:  # noqa: BLE001 - it is the caller's to see
                 future.set_exception(error)
             finally:
-                self._waiter.note_answering(False)
+                self._thread.note_answering(False)
 
-        key, bound = _name(route, idempotency_key), _bind(route, call.params)
+        bound, key = _bind(route, call.params), b"" if idempotency_key is None else _name(route, idempotency_key)
         with self._interrupts:
             self._node.call(route, bound, key=key, done=done)
         return future
@@ -220,7 +226,7 @@ class Embedded:
         """
         if os.getpid() != self._pid:
             return
-        if self._waiter.answers:
+        if self._thread.answers:
             raise RuntimeError("a callback of a future runs in a thread that serves calls; close the database in another one")
         again, self._closed = self._closed, True
         try:
@@ -244,11 +250,10 @@ class Embedded:
             self._node.front.error(ProcedureFailed.code, route.name, "", trace=trace)
         return decode_reply(route, reply, trace)
 
-    def _count_call(self, name: str, partition: int | None, reply: Reply, began: float) -> None:
+    def _count_call(self, name: str, partition: int | None, reply: Reply, seconds: float) -> None:
         """Counts a call that came to its end, as the API does."""
         front = self._node.front
-        seconds = front.now() - began
-        front.latency.add(seconds)
+        front.timed.append((seconds, 1, 0))
         if not isinstance(reply, CallOutcome):
             front.error(reply.code, name, "")
             if not isinstance(reply, UnknownOutcome):
@@ -267,53 +272,37 @@ class Embedded:
             )
         if self._closed:
             raise NotReady("the database is closed; `cmdlog.open` opens its directory again")
-        return not _is_deep()
+        return has_stack()
 
     def _route(self, name: str) -> Route:
-        route = self._node.routes.get(name)
+        routes = self._node.bound.routes
+        route = routes.get(name)
         if route is None:
-            raise UnknownProcedure(f"no procedure {name!r}; there are {', '.join(sorted(self._node.routes))}")
+            raise UnknownProcedure(f"no procedure {name!r}; there are {', '.join(sorted(routes))}")
         return route
-
-
-def _is_deep() -> bool:
-    """Whether the calling thread's stack is too deep for a procedure. Raises: RecursionError, where it is for the call itself."""
-    limit = sys.getrecursionlimit() - CALL_FRAMES
-    if not _has_frames(min(INLINE_FRAMES_MAX, limit)):
-        return False
-    if _has_frames(limit):
-        raise RecursionError(f"fewer than {CALL_FRAMES} stack frames are left before the recursion limit; nothing was called")
-    return True
-
-
-def _has_frames(count: int) -> bool:
-    """Whether the calling thread's stack has more frames than that."""
-    try:
-        sys._getframe(max(count, 0))  # noqa: SLF001 - the only way to ask that does not walk the whole stack
-    except ValueError:
-        return False
-    return True
 
 
 def decode_reply(route: Route, reply: Reply, trace: FailureTrace | None) -> Any:
     """The procedure's result as its return annotation says, or the error that the reply is, caused by what `trace` holds."""
     if isinstance(reply, CallRefused):
         raise reply
-    value = orjson.loads(reply.body)
     if reply.status == Status.OK:
-        codec = route.procedure.result_codec
-        if route.everywhere and route.procedure.returns_nothing:
-            return None
-        if codec is None or codec.plain:
-            return value
-        return [thawed(codec.from_wire(part)) for part in value] if route.everywhere else thawed(codec.from_wire(value))
-    raise _error(route, reply, value, trace) from (trace.raised if trace is not None else None)
+        return decode_result(route, reply.body)
+    raise _error(route, reply, orjson.loads(reply.body), trace) from (trace.raised if trace is not None else None)
 
 
-def _name(route: Route, key: str | None) -> bytes:
-    """What stands for an idempotency key; b"" without one."""
-    if key is None:
-        return b""
+def decode_result(route: Route, body: bytes) -> Any:
+    """The procedure's result as its return annotation says."""
+    value, codec = orjson.loads(body), route.procedure.result_codec
+    if route.everywhere and route.procedure.returns_nothing:
+        return None
+    if codec is None or codec.plain:
+        return value
+    return [thawed(codec.from_wire(part)) for part in value] if route.everywhere else thawed(codec.from_wire(value))
+
+
+def _name(route: Route, key: str) -> bytes:
+    """What stands for an idempotency key."""
     fingerprint = key_fingerprint(SCOPE, key)
     if not (0 < len(key) <= KEY_CHARS_MAX and key.isprintable()):
         raise EmbeddedInvalidParameters(": ".join(KEY_PROBLEM), procedure=route.name, problems=[KEY_PROBLEM])

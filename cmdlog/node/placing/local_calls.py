@@ -5,7 +5,6 @@ One rule: a call is either refused with nothing logged, or its `done` is called 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
@@ -101,18 +100,17 @@ class LogWakeup:
             self._wake_now()
         elif not self._planned:
             self._planned = True
-            self._loop.call_soon(self._end_turn)
+            self._loop.call_soon(self._wake_now)
 
     def _enter_loop(self) -> None:
         self._thread = threading.get_ident()
 
-    def _end_turn(self) -> None:
-        self._planned = False
-        self._wake_now()
-
     def _wake_now(self) -> None:
-        with contextlib.suppress(WalError):  # the log has failed: calls already placed are answered by `failed`
+        self._planned = False  # also where another thread wakes the log meanwhile: then it is woken twice
+        try:
             self._kick()
+        except WalError:  # the log has failed: calls already placed are answered by `failed`
+            return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +128,8 @@ class LocalCalls:
         durability: Durability | None = None,
     ) -> int | None:  # fmt: skip
         """See `cmdlog.node.replicator.Replicator.call`."""
-        self.readiness.check_ready()
+        if not self.readiness.ready:
+            self.readiness.check_ready()
         if txn is not None:
             self.clock.observe(txn)
         partition = self.router.place(route, params, key, done, durability)

@@ -31,6 +31,7 @@ from cmdlog.node.slot_map import Route, SlotMap, follow_route, make_routes
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.format.batch import NO_KEY
 from procedures import Database
+from procedures.declaration.hash_slots import slot_of
 from procedures.idempotency.known_outcome import KEY_BYTES, REFUSALS, SESSION_REFUSALS, Status
 from procedures.idempotency.session_calls import SENT
 from procedures.wire.sent_request import call_text
@@ -84,21 +85,22 @@ class Router:
 
     def place(self, route: Route, params: list[Any], key: bytes, done: Done, durability: Durability | None) -> int | None:
         """Places one call; its partition, None for all of them. Raises: CallRefused."""
-        partition = -1 if route.everywhere else self.slots.partition_of(route.procedure, params)
+        at = route.procedure.partition_at
+        partition = -1 if at is None else self.slots.partition_by_slot[slot_of(params[at])]
         body = orjson.dumps(params) if type(params) is list else encode_sent(route, params, key)
         self._place_bound((route, partition, body, key, done, durability))
         return None if route.everywhere else partition
 
     def place_many(self, calls: Sequence[Placed]) -> list[int | None]:
         """Places calls in order. A refusal of all of them raises Refused; that of one is given to its `done`."""
-        partition_of = self.slots.partition_of
+        by_slot = self.slots.partition_by_slot
         texts = [
             orjson.dumps(params) if type(params) is list else encode_sent(route, params, key)
             for route, params, key, _, _ in calls
         ]
         encoded = [
-            (route, -1 if route.everywhere else partition_of(route.procedure, params), text, key, done, durability)
-            for (route, params, key, done, durability), text in zip(calls, texts, strict=True)
+            (route, -1 if (at := route.procedure.partition_at) is None else by_slot[slot_of(params[at])], text, key, done, lax)
+            for (route, params, key, done, lax), text in zip(calls, texts, strict=True)
         ]
         self.place_encoded(encoded)
         return [None if call[1] < 0 else call[1] for call in encoded]
@@ -171,8 +173,20 @@ class Router:
     def _place_bound(self, call: Encoded) -> None:
         """Places one call; one of replaced code is bound to the code that runs. Raises: CallRefused."""
         while True:
+            route, partition, body, key, done, durability = call
+            lax = self._lax if durability is None else durability == "async"
             try:
-                return self._place_body(call)
+                if route.everywhere:
+                    return self._place_everywhere(route, body, key, self._counted(route, done), lax=lax)
+                if route.read_only:
+                    return self._sequencer.reads.place(
+                        partition, next(self._idents), _read_of(route, body), done, procedure=route.number, lax=lax
+                    )
+                if len(body) > self._call_bytes_max:
+                    raise self._too_large(body)
+                if not key:
+                    return self._sequencer.intake.add(partition, route.number, body, NO_KEY, done, lax=lax, catalog=route.catalog)
+                return self._place_named(call, lax=lax)
             except CodeChanged:
                 call = self._rebound(call)
 
@@ -183,27 +197,18 @@ class Router:
             raise CodeChanged(f"procedure {call[0].name!r} was deployed with another declaration; look at it and call again")
         return (route, *call[1:])
 
-    def _place_body(self, call: Encoded) -> None:
-        """Places one call. Raises: CallRefused."""
-        route, partition, body, key, done, durability = call
-        lax = self._lax if durability is None else durability == "async"
-        if route.everywhere:
-            self._place_everywhere(route, body, key, self._counted(route, done), lax=lax)
-        elif route.read_only:
-            calls, number = _read_of(route, body), route.number
-            self._sequencer.reads.place(partition, next(self._idents), calls, done, procedure=number, lax=lax)
-        elif len(body) > self._call_bytes_max:
-            raise self._too_large(body)
-        elif key and (owner := self._keys.claim(key, partition)) != partition:
+    def _place_named(self, call: Encoded, *, lax: bool) -> None:
+        """Places a call that may be a repetition, if its name is its partition's. Raises: CallRefused."""
+        route, partition, body, key, done, _ = call
+        if (owner := self._keys.claim(key, partition)) != partition:
             self._answer_here(route, done, _unclaimed(key, owner))
-        else:
-            try:
-                self._sequencer.intake.add(
-                    partition, route.number, body, key or NO_KEY, self._settling(key, done), lax=lax, catalog=route.catalog
-                )
-            except CallRefused:
-                self._unclaim(key)
-                raise
+            return
+        settled = self._settling(key, done)
+        try:
+            self._sequencer.intake.add(partition, route.number, body, key, settled, lax=lax, catalog=route.catalog)
+        except CallRefused:
+            self._unclaim(key)
+            raise
 
     def place_stale(self, route: Route, params: list[Any], done: Done) -> int | None:
         """Places a read of what this node has run, leader or not; its partition, None for all of them. Raises: CallRefused.

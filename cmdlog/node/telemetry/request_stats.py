@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,11 @@ REQUEST_ID_CHARS_MAX: Final = 128
 ERRORS_KEPT: Final = 50  # kinds of errors, that is pairs of code and procedure; the one seen longest ago goes first
 SLOW_LINES_MAX: Final = 10  # slow calls logged per SLOW_LINES_S; the others are counted in the next line
 SLOW_LINES_S: Final = 1.0
+CALLED: Final = ("call", 200)  # route and status of a single call
+TIMED_MAX: Final = 1 << 16  # between two looks, which come every second; beyond it the oldest are not counted
+
+Timed = tuple[float, int, int]
+"""Seconds that calls took, how many they were, and of them those that were a request of their own, answered with a result."""
 
 log = structlog.get_logger("cmdlog.calls")
 
@@ -61,8 +67,10 @@ class RequestStats:
     ) -> None:
         self.now = now
         self.slow_s = slow_call_ms / 1000 if slow_call_ms else float("inf")
-        self.requests: dict[tuple[str, int], int] = {}  # by route and status
-        self.latency = Histogram()  # of calls: their request, or their line of a batch, was complete -> their answer was
+        self.timed: deque[Timed] = deque(maxlen=TIMED_MAX)  # what `requests` and `latency` do not show yet
+        self._requests: dict[tuple[str, int], int] = {}
+        self._latency = Histogram()
+        self._adding = threading.Lock()
         self.refused: dict[tuple[str, str], int] = {}  # calls by procedure and code: nothing of them was logged
         self.slow_calls = 0
         self.connections: Callable[[], int] = lambda: 0
@@ -109,7 +117,29 @@ class RequestStats:
     def answered(self, route: str, status: int) -> None:
         """A request was answered."""
         where = (route, status)
-        self.requests[where] = self.requests.get(where, 0) + 1
+        self._requests[where] = self._requests.get(where, 0) + 1
+
+    @property
+    def requests(self) -> Mapping[tuple[str, int], int]:
+        """How many were answered, by route and status."""
+        self._add_timed()
+        return self._requests
+
+    @property
+    def latency(self) -> Histogram:
+        """What calls took: their request, or their line of a batch, was complete -> their answer was."""
+        self._add_timed()
+        return self._latency
+
+    def _add_timed(self) -> None:
+        """Adds up what calls have left; the history asks for it once a second."""
+        with self._adding:
+            timed = [self.timed.popleft() for _ in range(len(self.timed))]
+            if timed:
+                seconds, calls, requests = zip(*timed, strict=True)
+                self._latency.add_all(seconds, calls)
+                if answered := sum(requests):
+                    self._requests[CALLED] = self._requests.get(CALLED, 0) + answered
 
     def refuse(self, procedure: str, code: str) -> None:
         """A call was refused. `procedure` is a name of the catalog, or "": names that callers invent are not kept."""
