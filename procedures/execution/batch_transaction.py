@@ -33,22 +33,28 @@ class BatchTransaction:
         self._known = known
         self._rows = rows
         self._millis_of = millis_of
+        self._last_ms = millis_of(state.position.txn_id)
         self._grouped = False
 
-    def commit_batch(self, position: Position, fresh: Fresh | NumberedCalls = NO_OUTCOMES, kind: Kind = "single") -> None:
-        """Position, activity clock and outcomes, in the batch's own transaction, or in that of an entry without calls."""
-        txn_ms = self._millis_of(position.txn_id)
-        clock = self._known.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))
-        self._known.store(position.index, fresh, clock=clock, txn_ms=txn_ms, kind=kind)
+    def commit_batch(self, position: Position, fresh: Fresh | NumberedCalls = NO_OUTCOMES, kind: Kind | None = "single") -> None:
+        """Position, activity clock and outcomes, in the batch's own transaction, or in that of an entry without calls.
+
+        `kind`: None for a batch without names while nothing is known of named calls.
+        """
+        state, known, rows, txn_ms = self._state, self._known, self._rows, self._millis_of(position.txn_id)
+        clock = state.clock + min(max(0, txn_ms - self._last_ms), known.keys.policy.clock_lead_max_ms)
+        if kind is not None:
+            known.store(position.index, fresh, clock=clock, txn_ms=txn_ms, kind=kind)
         if self._grouped:
             self._cursor.execute("RELEASE batch")
         else:
-            self._state.save(position, clock)
+            state.save(position, clock)
             self._cursor.execute("COMMIT")
-        self._state.accept(position, clock)
-        self._known.accept()
-        if self._rows is not None:
-            self._rows.tell_changes()
+        state.position, state.clock, self._last_ms = position, clock, txn_ms
+        if kind is not None:
+            known.accept()
+        if rows is not None and rows.changes is not None:
+            rows.tell_changes(rows.changes)
 
     def begin_change(self, at: int) -> None:
         """The transaction of an entry without calls; `at`: TxnId that its migrations see."""

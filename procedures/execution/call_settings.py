@@ -27,15 +27,18 @@ from __future__ import annotations
 
 import importlib
 import locale
+import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from decimal import ROUND_HALF_EVEN, Context, DivisionByZero, InvalidOperation, Overflow, localcontext
+from decimal import ROUND_HALF_EVEN, Context, DivisionByZero, InvalidOperation, Overflow, getcontext, setcontext
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Final
+
+from procedures.execution.process_guard import CHILD_CODE, attempts, running
 
 FRAMES: Final = 1000  # of Python's stack, that a procedure has: a program's whole stack by default
 INT_DIGITS: Final = sys.int_info.default_max_str_digits
@@ -58,19 +61,17 @@ _locale_of: Final[Callable[[int], str]] = importlib.import_module("_locale").set
 class standard_settings:
     """A block that has them; `frames` stand between it and the procedure."""
 
-    __slots__ = ("_decimals", "_frames")
+    __slots__ = ("_before", "_frames")
+    _before: Context  # from `__enter__` on
 
     def __init__(self, *, frames: int = 0) -> None:
         self._frames = frames
-        self._decimals = localcontext(_STANDARD)
 
     def __enter__(self) -> None:
-        self._decimals.__enter__()
-        _PROCESS.begin_block(self._frames)
+        self._before = begin_block(self._frames)
 
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        _PROCESS.end_block()
-        self._decimals.__exit__(None, None, None)
+        end_block(self._before)
 
 
 class _OfCalls:
@@ -140,47 +141,75 @@ class _Process:
         self._plain = ""  # the locale as a whole, when it was last seen to be plain
         self._locale_before: dict[int, str] = {}
 
-    def begin_block(self, frames: int) -> None:
-        """This thread runs calls."""
-        thread, threads = get_ident(), self._threads
+    def begin_block(self, frames: int, procedure: Callable[[], str] | None = None) -> Context:
+        """This thread runs calls, `frames` below the caller. `procedure` names the one that runs, None: there is none, and the
+        thread may start processes. Returns the decimal context that `end_block` puts back.
+        """
+        thread, threads, decimals = get_ident(), self._threads, getcontext()
+        setcontext(_STANDARD.copy())
         with self._lock:
-            if not threads:
-                self._take_settings()
             blocks = threads.get(thread, 0)
+            if not threads:
+                filters: list[Any] = warnings.filters  # type: ignore[assignment] # typed as a sequence
+                if not filters or filters[0] is not self._filter:
+                    filters.insert(0, self._filter)
+                out, err = self._out, self._err
+                if (stream := sys.stdout) is not out:
+                    out.stream, sys.stdout = stream, out
+                if (stream := sys.stderr) is not err:
+                    err.stream, sys.stderr = stream, err
+                self._digits_before = digits = sys.get_int_max_str_digits()
+                if digits != INT_DIGITS:
+                    sys.set_int_max_str_digits(INT_DIGITS)
+                if _locale_of(locale.LC_ALL) != self._plain:
+                    self._take_locale()
+                self._limit_before, self._limit = sys.getrecursionlimit(), 0
             limit = _depth() + frames + FRAMES
             if len(threads) > bool(blocks):  # calls of other threads as well
                 limit = max(limit, self._limit)
             sys.setrecursionlimit(limit)
             self._limit = limit
             threads[thread] = blocks + 1
+        if procedure is not None:
+            running[thread] = procedure
+        return decimals
 
-    def end_block(self) -> None:
-        """It does not any more, unless it is in an outer block."""
+    def end_block(self, decimals: Context, opener: int = 0) -> None:
+        """It does not any more, unless it is in an outer block. `opener`: process that opened the state of the procedures.
+
+        What a call has set of the process meanwhile stays: the next block has the standard again.
+        """
         thread, threads = get_ident(), self._threads
+        if opener:
+            del running[thread]
+            attempts.pop(thread, None)
+            if opener != os.getpid():  # a fork that nothing announced does not get past this
+                os._exit(CHILD_CODE)  # not SystemExit: what would unwind here belongs to the parent
+        setcontext(decimals)
         with self._lock:
             blocks = threads[thread] - 1
             if blocks:
                 threads[thread] = blocks
                 return
             del threads[thread]
-            if not threads:
-                self._give_settings_back()
-
-    def _take_settings(self) -> None:
-        filters: list[Any] = warnings.filters  # type: ignore[assignment] # typed as a sequence
-        if not filters or filters[0] is not self._filter:
-            filters.insert(0, self._filter)
-        out, err = self._out, self._err
-        if (stream := sys.stdout) is not out:
-            out.stream, sys.stdout = stream, out
-        if (stream := sys.stderr) is not err:
-            err.stream, sys.stderr = stream, err
-        self._digits_before = digits = sys.get_int_max_str_digits()
-        if digits != INT_DIGITS:
-            sys.set_int_max_str_digits(INT_DIGITS)
-        if _locale_of(locale.LC_ALL) != self._plain:
-            self._take_locale()
-        self._limit_before, self._limit = sys.getrecursionlimit(), 0
+            if threads:
+                return
+            filters: list[Any] = warnings.filters  # type: ignore[assignment] # typed as a sequence
+            if filters and filters[0] is self._filter:
+                del filters[0]
+            if sys.stdout is self._out:
+                sys.stdout = self._out.stream
+            if sys.stderr is self._err:
+                sys.stderr = self._err.stream
+            if self._digits_before != INT_DIGITS and sys.get_int_max_str_digits() == INT_DIGITS:
+                sys.set_int_max_str_digits(self._digits_before)
+            while self._locale_before:
+                locale.setlocale(*self._locale_before.popitem())
+            if sys.getrecursionlimit() == self._limit:
+                try:
+                    sys.setrecursionlimit(self._limit_before)
+                except RecursionError:  # another thread has set a limit that this one is beyond
+                    return
 
     def _take_locale(self) -> None:
         for category in _CATEGORIES:
@@ -189,25 +218,6 @@ class _Process:
                 locale.setlocale(category, PLAIN)
         if not self._locale_before:
             self._plain = _locale_of(locale.LC_ALL)
-
-    def _give_settings_back(self) -> None:
-        """What a call has set meanwhile stays: the next block has the standard again."""
-        filters: list[Any] = warnings.filters  # type: ignore[assignment] # typed as a sequence
-        if filters and filters[0] is self._filter:
-            del filters[0]
-        if sys.stdout is self._out:
-            sys.stdout = self._out.stream
-        if sys.stderr is self._err:
-            sys.stderr = self._err.stream
-        if self._digits_before != INT_DIGITS and sys.get_int_max_str_digits() == INT_DIGITS:
-            sys.set_int_max_str_digits(self._digits_before)
-        while self._locale_before:
-            locale.setlocale(*self._locale_before.popitem())
-        if sys.getrecursionlimit() == self._limit:
-            try:
-                sys.setrecursionlimit(self._limit_before)
-            except RecursionError:  # another thread has set a limit that this one is beyond
-                return
 
 
 def _depth() -> int:
@@ -225,3 +235,5 @@ def _depth() -> int:
 
 
 _PROCESS: Final = _Process()
+begin_block: Final = _PROCESS.begin_block
+end_block: Final = _PROCESS.end_block

@@ -18,7 +18,7 @@ from procedures.declaration.database import Database, Migration
 from procedures.declaration.procedure import Access, Procedure
 from procedures.execution import process_guard
 from procedures.execution.batch_attempt import CallRequests
-from procedures.execution.call_settings import standard_settings
+from procedures.execution.call_settings import begin_block, end_block
 from procedures.execution.context import Transaction
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
 from procedures.execution.row_checks import RowChecker, row_checks
@@ -76,7 +76,6 @@ class Catalog:
         self.everywhere = [procedure.access in (Access.EVERYWHERE, Access.EACH) for procedure in self.procedures]
         self._side = side
         self.entries = [self._entry(procedure, side) for procedure in self.procedures]
-        self._used = sorted({procedure.access for procedure in self.procedures if procedure.read_only == (side == "read")})
         for access in self._transactions:
             self._count_references(access)
 
@@ -101,16 +100,6 @@ class Catalog:
     def kind_of(self, numbers: Sequence[int]) -> Kind:
         """The kind of a batch of these procedures: a call on all partitions is a batch of its own."""
         return "everywhere" if len(numbers) == 1 and self.everywhere[numbers[0]] else "single"
-
-    def open(self) -> None:
-        """Calls begin: the transactions accept statements."""
-        for access in self._used:
-            self._transactions[access].open()
-
-    def close(self) -> None:
-        """Calls are over: the transactions refuse."""
-        for access in self._used:
-            self._transactions[access].close()
 
 
 class _ObservedTransaction(Transaction):
@@ -180,10 +169,9 @@ class MigrationCalls:
         state.at = 0
         tx.open()
         guard.mode = Mode.PROCEDURE
-        process_guard.begin_calls(lambda: migration.name)
+        decimals = begin_block(0, lambda: migration.name)
         try:
-            with standard_settings():
-                migration.function(tx, op)
+            migration.function(tx, op)
             if (tried := process_guard.take_attempt()) is not None:
                 raise tried
             if state.refused:
@@ -192,9 +180,9 @@ class MigrationCalls:
             state.raise_fault(error)
             raise MigrationRaised(error) from error
         finally:
+            end_block(decimals, state.pid)
             guard.mode = Mode.FRAMEWORK
             tx.close()
-            process_guard.end_calls()
             state.at, self._runs, self._watch.checks = -1, None, {}
         if state.fault is not None:
             raise state.fault  # the function swallowed it

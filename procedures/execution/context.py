@@ -207,7 +207,7 @@ class Transaction(StatementRunner):
     def close(self) -> None:
         """The framework's: calls are over."""
         self._runs = _CLOSED
-        self._statements.forget_recent()
+        self._statements.recent.clear()
 
     def retire(self, procedure: str) -> Transaction:
         """The framework's: a call of this procedure kept it, so it refuses for ever; returns its successor."""

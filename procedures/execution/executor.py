@@ -22,14 +22,13 @@ import google_crc32c
 
 from procedures.declaration.database import Database
 from procedures.declaration.procedure import Procedure
-from procedures.errors import BatchRefused
 from procedures.execution import process_guard
 from procedures.execution.batch_attempt import BatchAttempt, NeedsSavepoints
 from procedures.execution.batch_transaction import BatchTransaction
-from procedures.execution.call_settings import standard_settings
+from procedures.execution.call_settings import begin_block, end_block
 from procedures.execution.catalog import Catalog, Entry, MigrationCalls
 from procedures.execution.failure_trace import FailureTracer
-from procedures.execution.invocations import Applied, Invocations, check_batch
+from procedures.execution.invocations import Applied, Invocations, check_batch, check_index
 from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, describe_failure, outcome_of
 from procedures.execution.process_guard import attempts
 from procedures.execution.read_only import Reader
@@ -49,9 +48,12 @@ from procedures.storage.state import PartitionState, Position
 __all__ = ["Applied", "Executor", "Invocations", "KeyPolicy", "Status"]
 
 SAVEPOINT_BATCHES = 16  # how long savepoints stay on after they were needed
+_STRAIGHT_FRAMES, _GUARDED_FRAMES = 1, 2  # of Python's stack, between `begin_block` and a procedure
 
 _crc = google_crc32c.extend
 _SEEDS = tuple(google_crc32c.value(bytes([status])) for status in Status)  # hash of the status byte, to be extended by the body
+_MASK = (1 << 64) - 1
+_make = tuple.__new__  # half the time of the classes' own
 _RunCalls = Callable[[Invocations, Catalog, BatchAttempt], None]
 
 
@@ -122,77 +124,74 @@ class Executor:
             EnvironmentFault: the machine failed; nothing is applied, the site must end.
             BatchRefused: the batch does not follow on the state's position, or contradicts itself.
         """
-        self._changes.drop_kept()
-        catalog = self._catalog(batch.catalog)
-        self._check_follows(batch.index)
-        check_batch(batch, procedures=len(catalog.entries), after=self._state.position.txn_id)
-        plain = self._is_plain(batch, kind := catalog.kind_of(batch.procedures))
+        if self._changes.kept is not None:
+            self._changes.drop_kept()
+        catalog, known = self._catalogs.get(batch.catalog) or self._make_catalog(batch.catalog), self._known
+        check_batch(batch, self._state, procedures=len(catalog.entries))
+        kind, run_calls = None, self._run_guarded if batch.skips else self._run_straight
+        if batch.keys is not None or not known.idle:
+            kind = catalog.kind_of(batch.procedures)
+            known.begin_batch(batch.floors, txn_ms=self._millis_of(batch.txn_ids[-1]), kind=kind)
+            if batch.keys is not None and not known.runs_plainly(batch.keys, kind=kind):
+                run_calls = self._run_guarded
         if self._savepoint_batches == 0:
             try:
-                return self._attempt(batch, catalog, kind, self._run_straight if plain else self._run_guarded)
+                return self._attempt(batch, catalog, kind, run_calls)
             except NeedsSavepoints:
                 self._savepoint_batches = SAVEPOINT_BATCHES
         self._savepoint_batches -= 1
         return self._attempt(batch, catalog, kind, self._run_guarded)
 
-    def _catalog(self, version: int) -> Catalog:
-        found = self._catalogs.get(version)
-        if found is None:
-            database, facts, guard = self._databases(version), self._facts(version), self._state.guard
-            with self._batch.outside_calls():  # it reads which columns the tables have
-                found = Catalog(database, self._cursor, guard, self._call, facts=facts, statements=self._state.statements)
-                self._catalogs[version] = found
-        return found
+    def _make_catalog(self, version: int) -> Catalog:
+        database, facts, guard = self._databases(version), self._facts(version), self._state.guard
+        with self._batch.outside_calls():  # it reads which columns the tables have
+            made = Catalog(database, self._cursor, guard, self._call, facts=facts, statements=self._state.statements)
+            self._catalogs[version] = made
+        return made
 
-    def _check_follows(self, index: int) -> None:
-        position = self._state.position
-        if index != position.index + 1:
-            raise BatchRefused(
-                f"partition {self._state.partition} is at index {position.index}; entry {index} does not follow on it"
-            )
+    def _attempt(self, batch: Invocations, catalog: Catalog, kind: Kind | None, run_calls: _RunCalls) -> Applied:
+        """One transaction around one way to run the calls; whatever goes wrong rolls all of it back.
 
-    def _is_plain(self, batch: Invocations, kind: Kind) -> bool:
-        """Whether every call of the batch simply runs."""
-        self._known.begin_batch(batch.floors, txn_ms=self._millis_of(batch.txn_ids[-1]), kind=kind)
-        return not batch.skips and (batch.keys is None or self._known.runs_plainly(batch.keys, kind=kind))
-
-    def _attempt(self, batch: Invocations, catalog: Catalog, kind: Kind, run_calls: _RunCalls) -> Applied:
-        """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
-        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids, kind=kind, hashed=bool(batch.sent))
+        `kind`: None for a batch without names while no named calls are known.
+        """
+        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids, kind=kind or "single", hashed=bool(batch.sent))
+        tracer, position = self._tracer, (batch.index, batch.term, batch.checksum, batch.txn_ids[-1])
         self._call.begin_calls(batch.txn_ids)
-        if self._tracer is not None:
-            self._tracer.begin_attempt()
         try:
             self._batch.begin_batch()
             digest = self._run_calls(batch, catalog, run, run_calls)
             if batch.keys is not None and run_calls == self._run_straight:
                 run.keep_outcomes(batch, batch.keys, catalog.requests, self._known.keys.policy.stored_result_bytes_max)
-            self._batch.commit_batch(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.kept, run.kind)
+            self._batch.commit_batch(_make(Position, position), run.fresh if run.straight is None else run.straight, kind)
         except BaseException as error:
+            if tracer is not None:
+                tracer.begin_attempt()
             self._batch.undo_batch(error, lambda at: catalog.procedures[batch.procedures[at]].name)
             raise
-        hashes = [_crc(_SEEDS[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
-        digest = self._known.mixed_into(digest) if digest else 0
-        traces = () if self._tracer is None else self._tracer.take_traces()
-        return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest, traces)
+        hashes = list(map(_crc, map(_SEEDS.__getitem__, run.statuses), run.bodies))
+        digest = (digest + self._known.share) & _MASK or 1 if digest else 0
+        traces = tracer.take_traces() if tracer is not None and any(run.statuses) else ()
+        return _make(Applied, (batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest, traces))
 
     def _run_calls(self, batch: Invocations, catalog: Catalog, run: BatchAttempt, run_calls: _RunCalls) -> int:
         """Runs the calls; returns the digest of the rows that they changed."""
-        guard, call, rows = self._state.guard, self._call, self._rows
+        guard, call, rows, numbers = self._state.guard, self._call, self._rows, set(batch.procedures)
         if rows is not None:
             rows.begin_batch()
         self._row_checker.checks = catalog.row_checks
-        catalog.open()
+        for number in numbers:
+            catalog.entries[number][3].open()
         guard.mode = Mode.PROCEDURE
         self._procedure_at = lambda: catalog.procedures[batch.procedures[call.at]]
-        process_guard.begin_calls(lambda: self._procedure_at().name)
+        frames = _STRAIGHT_FRAMES if run_calls == self._run_straight else _GUARDED_FRAMES
+        decimals = begin_block(frames, lambda: self._procedure_at().name)
         try:
-            with standard_settings(frames=int(run_calls == self._run_guarded)):
-                run_calls(batch, catalog, run)
+            run_calls(batch, catalog, run)
         finally:
+            end_block(decimals, call.pid)
             guard.mode = Mode.FRAMEWORK
-            catalog.close()
-            process_guard.end_calls()
+            for number in numbers:
+                catalog.entries[number][3].close()
             call.at = -1
         if call.fault is not None:
             raise call.fault  # a procedure swallowed it
@@ -338,7 +337,7 @@ class Executor:
             EnvironmentFault: the machine failed; nothing is applied.
             BatchRefused: it does not follow on the position, or SQLite refuses a statement; MigrationDiverged.
         """
-        self._check_follows(index)
+        check_index(index, self._state)
         self._changes.apply_change(Position(index, term, checksum, txn_id), change)
         self._catalogs.clear()  # what is prepared and checked in them is of tables that may be others now
 
@@ -372,7 +371,7 @@ class Executor:
             EnvironmentFault: the machine failed; nothing is noted.
             BatchRefused: it does not follow on the state's position.
         """
-        self._check_follows(index)
+        check_index(index, self._state)
         self._changes.pass_entry(Position(index, term, checksum, self._state.position.txn_id))
 
     def read(self, calls: Sequence[tuple[int, list[Any]]], *, catalog: int) -> tuple[int, list[tuple[int, bytes]]]:

@@ -8,7 +8,7 @@ An audit hook sees it before it happens, in the thread that runs a
 procedure and nowhere else: the program around it may start what it likes. So the call fails the same way live and in replay.
 
 What an audit hook cannot see (an extension that calls the C library's `fork`) is noticed when the calls of the batch end: the
-process is not the one that began them, and exits before it commits or answers anything.
+process is not the one that opened the state, and exits before it commits or answers anything (`call_settings`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from procedures.errors import ProceduresError
 
-__all__ = ["ProcessRefused", "attempts", "begin_calls", "end_calls", "end_children", "take_attempt", "watch"]
+__all__ = ["CHILD_CODE", "ProcessRefused", "attempts", "end_children", "running", "take_attempt", "watch"]
 
 REFUSED_EVENTS: Final = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn", "subprocess.Popen"}
 CHILD_CODE: Final = 71  # exit code of a child that may not live
@@ -32,7 +32,7 @@ class ProcessRefused(ProceduresError):
 
 
 attempts: dict[int, ProcessRefused] = {}  # thread that runs procedures -> what its present call tried
-_running: dict[int, tuple[int, Callable[[], str]]] = {}  # thread -> process that began the calls, name of the procedure
+running: dict[int, Callable[[], str]] = {}  # thread -> name of the procedure that it runs
 _alone: list[bool] = []  # this process runs procedures and nothing else: each thread in it is one of theirs
 _watching: list[bool] = []  # a hook stays until the process ends, so there is one
 
@@ -42,19 +42,6 @@ def watch() -> None:
     if not _watching:
         _watching.append(True)
         sys.addaudithook(_refuse)
-
-
-def begin_calls(procedure: Callable[[], str]) -> None:
-    """This thread runs procedures until `end_calls`; `procedure` names the one that runs."""
-    _running[get_ident()] = os.getpid(), procedure
-
-
-def end_calls() -> None:
-    """The calls are over. A fork that nothing announced does not get past this."""
-    pid, _ = _running.pop(get_ident())
-    attempts.pop(get_ident(), None)
-    if pid != os.getpid():
-        os._exit(CHILD_CODE)  # not SystemExit: what would unwind here belongs to the parent
 
 
 def take_attempt() -> ProcessRefused | None:
@@ -76,7 +63,7 @@ def _refuse(
     _arguments: tuple[Any, ...],
     *,
     refused: set[str] = REFUSED_EVENTS,  # bound here: a hook outlives its module's globals
-    running: dict[int, tuple[int, Callable[[], str]]] = _running,
+    running: dict[int, Callable[[], str]] = running,
     tried: dict[int, ProcessRefused] = attempts,
     alone: list[bool] = _alone,
     thread: Callable[[], int] = get_ident,
@@ -87,9 +74,9 @@ def _refuse(
     caller = thread()
     if caller not in running and alone:
         caller = next(iter(running))  # a thread that the procedure has started
-    if (calls := running.get(caller)) is not None:
+    if (procedure := running.get(caller)) is not None:
         refusal = error(
-            f"{calls[1]()} tried to start a process ({event}), which a procedure must not: "
+            f"{procedure()} tried to start a process ({event}), which a procedure must not: "
             "do it in the caller, and pass what comes out as a parameter"
         )
         tried.setdefault(caller, error(*refusal.args))

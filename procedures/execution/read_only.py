@@ -10,7 +10,7 @@ from procedures.declaration.database import Database
 from procedures.declaration.procedure import Procedure
 from procedures.errors import BatchRefused, EnvironmentFault
 from procedures.execution import process_guard
-from procedures.execution.call_settings import standard_settings
+from procedures.execution.call_settings import begin_block, end_block
 from procedures.execution.catalog import Catalog, Entry
 from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.outcome_bodies import describe_failure, failure_body, outcome_of
@@ -22,6 +22,7 @@ from procedures.statements.call_state import CallState, SiteFailed, fault_kind
 from procedures.storage.authorizer import Mode
 from procedures.storage.state import PartitionState, open_reader, rows_of
 
+_FRAMES: Final = 1  # of Python's stack, between `begin_block` and a procedure
 OF_THE_READ: Final = (MemoryError, RecursionError, KeyboardInterrupt)
 """Faults that are the outcome of a read: it left nothing behind, and no replay has to repeat it."""
 
@@ -80,22 +81,25 @@ class Reader:
         call.begin_calls((as_of,) * len(calls))
         if self._tracer is not None:
             self._tracer.begin_attempt()
-        ready.open()
+        numbers = {number for number, _ in calls}
+        for number in numbers:
+            ready.entries[number][3].open()
         self._guard.mode = Mode.PROCEDURE
-        process_guard.begin_calls(lambda: ready.procedures[calls[call.at][0]].name)
         answers = []
+        decimals = begin_block(_FRAMES, lambda: ready.procedures[calls[call.at][0]].name)
         try:
-            with standard_settings():
-                for at, (number, params) in enumerate(calls):
-                    call.at = at
-                    answers.append(self._run(ready.entries[number], params, ready.procedures[number]))
-                    _, _, _, tx = ready.entries[number]
-                    if getrefcount(tx) > tx.references_max:
-                        ready.retire(number)
+            for at, (number, params) in enumerate(calls):
+                call.at = at
+                answers.append(self._run(ready.entries[number], params, ready.procedures[number]))
+                _, _, _, tx = ready.entries[number]
+                # A call that keeps its `tx` is found by the references, as in a batch.
+                if getrefcount(tx) > tx.references_max:
+                    ready.retire(number)
         finally:
+            end_block(decimals, call.pid)
             self._guard.mode = Mode.FRAMEWORK
-            ready.close()
-            process_guard.end_calls()
+            for number in numbers:
+                ready.entries[number][3].close()
             call.at = -1
         return answers
 

@@ -152,6 +152,11 @@ class KeyTable:
         """Checksum of the outcomes that the last batch stored."""
         return self._changes.written
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether a batch without keys may change the table: a row ages, or the clock of calls on all partitions counts."""
+        return bool(self._due or self._figures.shared_last)
+
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._known)
 
@@ -237,10 +242,6 @@ class KeyTable:
         if len(row) != 1:
             raise StateRefused(f"{self._state.path}: outcomes of batch {index} are missing from _cmdlog_keys")
         return None if row[0][0] is None else unpack_outcome_at(row[0][0], position)
-
-    def clock_after(self, txn_ms: int, last_ms: int) -> int:
-        """Activity clock after a batch whose last transaction is at `txn_ms`."""
-        return self._state.clock + min(max(0, txn_ms - last_ms), self.policy.clock_lead_max_ms)
 
     def store(self, index: int, fresh: Fresh, *, clock: int, txn_ms: int, kind: Kind, keyed: bool) -> int:
         """Writes a batch's outcomes and expires old ones, in the open transaction; `accept` follows its COMMIT.

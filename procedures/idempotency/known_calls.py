@@ -22,7 +22,13 @@ _MASK: Final = (1 << 64) - 1
 
 
 class KnownCalls:
-    """The tables of one partition. One thread at a time."""
+    """The tables of one partition. One thread at a time.
+
+    Attributes:
+        idle: no table has a row, so a batch without names changes nothing here, and needs no `begin_batch`, `store` and `accept`.
+        share: of these tables in the digest of the batch that was committed last, and of the outcomes that it stored; 0 as long
+            as no call ever had a name. It stays as it is while the tables are idle: outcomes that were stored are rows.
+    """
 
     def __init__(self, state: PartitionState, policy: KeyPolicy) -> None:
         self.keys = KeyTable(state, policy)
@@ -32,6 +38,14 @@ class KnownCalls:
         self._floors: Mapping[bytes, int] = {}
         self._stored = self.sessions  # the one of the last batch
         self._changed = False  # whether that batch changed it
+        self.idle, self.share = True, 0
+        self._look_at_tables()
+
+    def _look_at_tables(self) -> None:
+        tables = (self.keys, self.sessions, self.shared_sessions)
+        self.idle = not any(table.has_rows for table in tables)
+        stored = self._stored.written if self._changed else 0
+        self.share = (sum(table.digest for table in tables) + self.keys.written + stored) * _MIXER & _MASK
 
     def _sessions_of(self, kind: Kind) -> SessionTable:
         return self.sessions if kind == "single" else self.shared_sessions
@@ -59,10 +73,6 @@ class KnownCalls:
             return self.keys.judge(name, request, fresh, kind=kind, former=former)
         return self._sessions_of(kind).judge(name, request, fresh, floors=self._floors, former=former)
 
-    def clock_after(self, txn_ms: int, last_ms: int) -> int:
-        """Activity clock after a batch whose last transaction is at `txn_ms`."""
-        return self.keys.clock_after(txn_ms, last_ms)
-
     def store(self, index: int, fresh: Fresh | NumberedCalls, *, clock: int, txn_ms: int, kind: Kind) -> None:
         """Writes a batch's outcomes and forgets old ones, in the open transaction; `accept` follows its COMMIT."""
         of_keys, of_sessions = split_fresh(fresh)
@@ -87,15 +97,7 @@ class KnownCalls:
         self.keys.accept()
         if self._changed:
             self._stored.accept()
-
-    def mixed_into(self, rows_digest: int) -> int:
-        """The digest of a batch's rows with that of these tables, and with the outcomes that the batch stored; never 0.
-
-        Unchanged as long as no call ever had a name.
-        """
-        digests = self.keys.digest + self.sessions.digest + self.shared_sessions.digest
-        stored = self._stored.written if self._changed else 0
-        return (rows_digest + (digests + self.keys.written + stored) * _MIXER) & _MASK or 1
+        self._look_at_tables()
 
 
 def all_numbered(names: Sequence[bytes]) -> bool:

@@ -3,6 +3,7 @@ replica would not see them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 import apsw
@@ -48,11 +49,12 @@ class CallState:
     Invariant: `at` is the position of the running call, `wrote` that of the last call that began to change rows.
     """
 
-    __slots__ = ("at", "batches", "fault", "fault_at", "millis_of", "partition", "refused", "txn_ids", "undone", "wrote")
+    __slots__ = ("at", "batches", "fault", "fault_at", "millis_of", "partition", "pid", "refused", "txn_ids", "undone", "wrote")
 
     def __init__(self, partition: int, millis_of: Callable[[int], int]) -> None:
         self.partition = partition
         self.millis_of = millis_of
+        self.pid = os.getpid()  # that opened the state: connections of SQLite are of one process
         self.at = -1
         self.batches = 0  # that have begun
         self.wrote = -1

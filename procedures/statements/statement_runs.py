@@ -66,6 +66,9 @@ class Runs(dict[object, Run]):
     """Statement → closure that runs it on one connection, for the procedures of one database with one kind of access.
 
     `runs[statement]` is the whole hot path. It holds statements that live longer than a call, and those without a form.
+
+    Attributes:
+        recent: statements of the running batch; emptied when its calls are over, so that nothing keeps one that a call has built.
     """
 
     def __init__(
@@ -94,11 +97,11 @@ class Runs(dict[object, Run]):
         self._forms: dict[Any, tuple[ValueKinds, dict[Any, StatementForm]]] = {}  # by structure, then by kinds of values
         self._met: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # statement -> the call in which it was met first
         self._alone: dict[object, StatementForm] = {}  # statements that share no form
-        self._recent: dict[object, _Recent] = {}  # of the running batch
+        self.recent: dict[object, _Recent] = {}
 
     def __missing__(self, statement: Any) -> Run:
-        if (recent := self._recent.pop(statement, None)) is not None:
-            self._recent[statement] = recent  # the last again: of too many the first is dropped
+        if (recent := self.recent.pop(statement, None)) is not None:
+            self.recent[statement] = recent  # the last again: of too many the first is dropped
             recent.found += 1
             if recent.found % FOUND_PER_LOOK == 0:
                 self._keep_if_met(statement, recent.run)
@@ -108,14 +111,10 @@ class Runs(dict[object, Run]):
         form.found += 1
         if form.found % FOUND_PER_LOOK == 0 or statement in self._alone:
             self._keep_if_met(statement, run)
-        if len(self._recent) >= RECENT_MAX:
-            del self._recent[next(iter(self._recent))]
-        self._recent[statement] = _Recent(run)
+        if len(self.recent) >= RECENT_MAX:
+            del self.recent[next(iter(self.recent))]
+        self.recent[statement] = _Recent(run)
         return run
-
-    def forget_recent(self) -> None:
-        """Calls are over: nothing keeps a statement that one of them has built."""
-        self._recent.clear()
 
     def _keep_if_met(self, statement: Any, run: Run) -> None:
         """A statement that lives longer than a call is found by itself, once two calls were looked at that run it."""
@@ -135,7 +134,7 @@ class Runs(dict[object, Run]):
         if run is None:
             raise misfit_error(form.compiled, given)
         form.add_columns(frozenset(given), run)
-        self._recent.pop(statement, None)
+        self.recent.pop(statement, None)
         if statement in self and not values:
             self[statement] = form.run
         return run(given)
@@ -154,7 +153,7 @@ class Runs(dict[object, Run]):
 
     def forget_statements(self) -> None:
         """What was found out about tables may no longer hold."""
-        for known in (self, self._forms, self._alone, self._recent):
+        for known in (self, self._forms, self._alone, self.recent):
             known.clear()
 
     def run_control(self, sql: str) -> None:

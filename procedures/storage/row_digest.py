@@ -110,11 +110,8 @@ def _changed(table: TouchedRows) -> list[Entry]:
 
 def _net_bytes(table: TouchedRows) -> bytes:
     """What the net changes of a table add to the digest; b"" when there are none."""
-    made = table.net_bytes()
-    if made is None:
-        rows = _changed(table)
-        made = marshal.dumps((table.name, rows), MARSHAL_VERSION) if rows else b""
-    return made
+    rows = _changed(table)
+    return marshal.dumps((table.name, rows), MARSHAL_VERSION) if rows else b""
 
 
 class RowLog:
@@ -146,17 +143,15 @@ class RowLog:
             rows = self._connection.execute(_TABLES).fetchall()
             self._tables = {str(name): touched_rows(self._connection, str(name)) for (name,) in rows}
 
-    def tell_changes(self) -> None:
+    def tell_changes(self, changes: Changes) -> None:
         """The batch is committed."""
-        if self.changes is None:
-            return
         if self.unreadable:
-            self.changes.schema_changed()  # ends a delta under way, too, since rows are missing in what it gets now
+            changes.schema_changed()  # ends a delta under way, too, since rows are missing in what it gets now
         for name, table in self._touched.items():
-            self.changes.add_rows(name, table.first)
+            changes.add_rows(name, table.first)
         for name, rows in self._named.items():
             if rows:
-                self.changes.add_rows(name, rows)
+                changes.add_rows(name, rows)
 
     def _forget(self) -> None:
         for table in self._touched.values():
@@ -197,7 +192,10 @@ class RowLog:
         hasher = hashlib.blake2b(digest_size=8)
         empty = True
         for name in sorted(self._touched):
-            if made := _net_bytes(self._touched[name]):
+            made = self._touched[name].net_bytes()
+            if made is None:
+                made = _net_bytes(self._touched[name])
+            if made:
                 empty = False
                 hasher.update(made)
         return EMPTY if empty else int.from_bytes(hasher.digest()) or EMPTY

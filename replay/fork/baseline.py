@@ -7,7 +7,6 @@ One rule: it is the live run again, or it stops: results and rows are compared w
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind, decode_digest
@@ -79,7 +78,7 @@ class Baseline:
         if digest is not None:
             self._compare(batch, applied, digest)
         else:
-            self._uncompared.add(record, (batch, replace(applied, bodies=[])))  # a body keeps the 4 KiB that orjson wrote it into
+            self._uncompared.add(record, (batch, applied._replace(bodies=[])))  # a body keeps the 4 KiB that orjson wrote it into
         self._transaction.count(len(applied.statuses))
         if self._transaction.is_full or last:
             self._transaction.commit()

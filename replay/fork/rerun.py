@@ -203,7 +203,7 @@ class PartitionRerun:
             self._compare(found, digest)
         else:
             bodies = [b"%b" % body for body in applied.bodies]  # orjson's keep 4 KiB each
-            self._uncompared.add(record, replace(found, applied=replace(applied, bodies=bodies)))
+            self._uncompared.add(record, replace(found, applied=applied._replace(bodies=bodies)))
         return found
 
     def _begin_call(self, number: int) -> None:

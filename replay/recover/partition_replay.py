@@ -199,7 +199,7 @@ class PartitionReplay:
         self._setup.report_running(self.plan.partition, record.index, IDLE)
         problem = None
         if digest is None:
-            self._uncompared.add(record, (batch, replace(applied, bodies=[])))  # a body keeps the 4 KiB that orjson wrote it into
+            self._uncompared.add(record, (batch, applied._replace(bodies=[])))  # a body keeps the 4 KiB that orjson wrote it into
         else:
             problem = self._compare(batch, applied, digest)
             self.result.digests += 1

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 import orjson
 import pytest
@@ -30,6 +30,12 @@ class Copying:
 
     def __init__(self, steps: int, then: Callable[[], object]) -> None:
         self._left, self._then = steps, then
+
+    gates: ClassVar[dict[int, object]] = {}
+
+    @property
+    def captures(self) -> bool:
+        return self._left > 0
 
     @property
     def idle_pause_s(self) -> float | None:
@@ -67,7 +73,7 @@ def test_idle_site_rests_before_every_step_of_a_copy(monkeypatch: pytest.MonkeyP
 class Reading:
     """A site with a capture under way that notes what its page says, in each read, each step and each answer."""
 
-    capturing = True
+    captures = True
 
     def __init__(self, page: memoryview, fails: EnvironmentFault | None = None) -> None:
         self._page, self._fails = page, fails
@@ -97,7 +103,7 @@ class Reading:
 class Applying:
     """A site that notes which call its page names while an entry is applied."""
 
-    capturing = False
+    captures = False
 
     def __init__(self, page: memoryview) -> None:
         self._page = page

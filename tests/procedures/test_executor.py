@@ -19,7 +19,7 @@ from sqlalchemy import Column, Integer, String, bindparam, insert, select
 
 from procedures import Database, Transaction
 from procedures.errors import BatchRefused
-from procedures.execution.executor import Invocations, Status
+from procedures.execution.executor import Status
 from procedures.execution.outcome_bodies import outcome_of
 from procedures.migration.stated_change import StatedChange
 from procedures.storage.state import PartitionState, Position
@@ -86,9 +86,7 @@ def test_batch_that_does_not_follow_is_refused(make_site: MakeSite, offset: int)
     """A batch whose index is not the next one changes nothing."""
     site = make_site(counters())
     batch = site.batch([("count", {"name": "a", "by": 1})])
-    wrong = Invocations(
-        **{**{slot: getattr(batch, slot) for slot in Invocations.__slots__}, "index": batch.index + offset - (offset == 0)}
-    )
+    wrong = batch._replace(index=batch.index + offset - (offset == 0))
     before = site.dump()
     with pytest.raises(BatchRefused, match="does not follow"):
         site.executor.apply(wrong)
@@ -110,7 +108,7 @@ def test_batch_that_contradicts_itself_is_refused(make_site: MakeSite, change: d
     """Columns of different lengths, unknown numbers and transaction ids that go back are refused before anything runs."""
     site = make_site(counters())
     batch = site.batch([("count", {"name": "a", "by": 1})])
-    wrong = Invocations(**{**{slot: getattr(batch, slot) for slot in Invocations.__slots__}, **change})
+    wrong = batch._replace(**change)
     before = site.dump()
     with pytest.raises(BatchRefused):
         site.executor.apply(wrong)

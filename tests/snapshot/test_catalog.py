@@ -42,7 +42,7 @@ def captured(directory: Path, *, partition: int = 0, index: int = 5) -> tuple[st
         state.connection.execute("INSERT INTO t VALUES (1, 'one'), (2, 2.0), (3, x'03'), (4, NULL)")
     position = Position(index, 1, 1000 + index, index << 21)
     state.save(position, 0)
-    state.accept(position, 0)
+    state.position = position
     temporary = temporary_path(str(directory), partition)
     os.mkdir(temporary)
     capture = ImageCapture(state, os.path.join(temporary, "image.sqlite"))

@@ -32,7 +32,7 @@ def apply_batch(state: PartitionState, index: int) -> None:
     position = Position(index, 1, 1000 + index, index << 21)
     state.save(position, 0)
     state.connection.execute("COMMIT")
-    state.accept(position, 0)
+    state.position = position
 
 
 def image_rows(path: Path) -> tuple[int, list[int]]:

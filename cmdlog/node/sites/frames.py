@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -45,7 +44,7 @@ class FrameKind(enum.IntEnum):
 
 
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
-_make: Final = tuple.__new__  # of a frame: half the time of the class's own
+_make: Final = tuple.__new__  # half the time of the classes' own
 
 
 class Frame(NamedTuple):
@@ -55,8 +54,7 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-@dataclass(slots=True)  # not frozen: one is made per batch or record, and freezing costs 1.5 us
-class BatchAnswer:
+class BatchAnswer(NamedTuple):
     """What one batch did, on the node's side of the pipe."""
 
     rows_digest: int
@@ -88,7 +86,7 @@ def encode_applied(
         struct.pack(f"<{count}I", *result_hashes),
         struct.pack(f"<{count}I", *map(len, bodies)),
         *bodies,
-        encode_traces(traces),
+        encode_traces(traces) if traces else b"",
     ))  # fmt: skip
 
 
@@ -106,28 +104,27 @@ def decode_applied(payload: bytes) -> BatchAnswer:
     bounds = [*accumulate(struct.unpack_from(f"<{count}I", payload, at), initial=at + 4 * count)]
     bodies = map(payload.__getitem__, map(slice, bounds, bounds[1:]))
     traces = decode_traces(payload[bounds[-1] :]) if bounds[-1] < len(payload) else ()
-    return BatchAnswer(rows_digest, hashes, list(zip(statuses, earlier, bodies, strict=True)), statuses, traces)
+    return _make(BatchAnswer, (rows_digest, hashes, list(zip(statuses, earlier, bodies, strict=True)), statuses, traces))
 
 
 def encode_read_answer(as_of: int, status: int, body: bytes, traces: Sequence[FailureTrace]) -> bytes:
-    return READ_ANSWER.pack(as_of, status, len(body)) + body + encode_traces(traces)
+    return READ_ANSWER.pack(as_of, status, len(body)) + body + (encode_traces(traces) if traces else b"")
 
 
 def decode_read_answer(payload: bytes) -> tuple[int, int, bytes, Sequence[FailureTrace]]:
     """TxnId as of which was read, status, body, and the trace of a call that raised."""
     as_of, status, length = READ_ANSWER.unpack_from(payload)
     end = READ_ANSWER.size + length
-    return as_of, status, payload[READ_ANSWER.size : end], decode_traces(payload[end:])
+    return as_of, status, payload[READ_ANSWER.size : end], decode_traces(payload[end:]) if end < len(payload) else ()
 
 
 def encode_traces(traces: Sequence[FailureTrace]) -> bytes:
-    """b"" when there are none."""
-    shown = [[t.txn_id, t.procedure, t.file, t.line, t.function, t.error, t.text, t.hint] for t in traces]
-    return orjson.dumps(shown) if shown else b""
+    """One or more, as they stand in an answer; one without traces has nothing in that place."""
+    return orjson.dumps([[t.txn_id, t.procedure, t.file, t.line, t.function, t.error, t.text, t.hint] for t in traces])
 
 
 def decode_traces(payload: bytes) -> Sequence[FailureTrace]:
-    return [FailureTrace(*parts) for parts in orjson.loads(payload)] if payload else ()
+    return [FailureTrace(*parts) for parts in orjson.loads(payload)]
 
 
 class FrameReader:

@@ -17,6 +17,7 @@ from asyncio import AbstractEventLoop
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -73,7 +74,9 @@ class InlineSites:
         self._thread.start()
 
     def batch(self, partition: int, record: bytes, index: int) -> None:
-        self._put(lambda: self._apply(partition, record, index))
+        self._work.append(partial(self._apply, partition, record, index))
+        if self._helper != threading.get_ident():
+            self._wake.release()
 
     def read(self, partition: int, ident: int, calls: bytes) -> None:
         self._put(lambda: self._read(partition, ident, calls))
@@ -169,15 +172,17 @@ class InlineSites:
         while self._work and (not self._stuck or self._is_own_thread):
             try:
                 self._work.popleft()()
-                self._step_captures()
-                if self._current.waits_for_readers and not self._is_own_thread:
+                site = self._site
+                if site is not None and site.captures:
+                    self._step_captures()
+                if site is not None and site.gates and not self._is_own_thread:
                     self._wake.release()  # that thread looks again when no call comes
             except Exception as error:  # noqa: BLE001 - the batch does not fit, or our own bug: callers must not wait for ever
                 self._owner.broken(error)
 
     def _step_captures(self) -> None:
         site = self._site
-        if site is not None and site.capturing:
+        if site is not None and site.captures:
             self._steps += 1
             for _partition, ident, report in site.step_captures():
                 self._owner.captured(ident, report)
@@ -191,11 +196,12 @@ class InlineSites:
             self._running = (*self._running[:2], position, time.monotonic())
 
     def _apply(self, partition: int, record: bytes, index: int) -> None:
-        applied, tries, lasting, since = None, 0, self._stuck, time.monotonic()
+        tries, lasting, since = 0, self._stuck, time.monotonic()
         while True:
-            self._running = (partition, index, 0, time.monotonic())
+            site, self._running = self._site, (partition, index, 0, time.monotonic())
+            assert site is not None  # a batch comes after `start`
             try:
-                applied = self._current.apply(decode_record(record))
+                applied = site.apply(decode_record(record))
             except EnvironmentFault as error:
                 tries += 1
                 lasting = lasting or self._is_lasting(error)
@@ -270,4 +276,4 @@ def _answer(applied: Applied) -> BatchAnswer:
     earlier = applied.txn_ids if type(applied.txn_ids) is list else bytes(count)
     outcomes = list(zip(applied.statuses, earlier, applied.bodies, strict=True))
     hashes = struct.pack(f"<{count}I", *applied.result_hashes)
-    return BatchAnswer(applied.rows_digest, hashes, outcomes, applied.statuses, applied.traces)
+    return tuple.__new__(BatchAnswer, (applied.rows_digest, hashes, outcomes, applied.statuses, applied.traces))

@@ -117,7 +117,7 @@ class SiteChild:
                 frames = self.channel.receive()
                 if frames is None:
                     break
-                for frame in frames:
+                for frame in frames:  # one at most: it was asked for one answer
                     if frame.kind is FrameKind.FAULT:
                         self.popen.end(after_s=REPORTED_TIMEOUT_S)
                         told = orjson.loads(frame.payload)

@@ -97,16 +97,21 @@ class SitePlan:
 
 
 class Site:
-    """Engines of this site's partitions. Owned by one thread."""
+    """Engines of this site's partitions. Owned by one thread.
+
+    Attributes:
+        captures: partition -> ident and capture of each snapshot under way; others only look whether there is one.
+        gates: partition -> gate of its state, whose log is too long; `empty_logs` is to be called until there is none.
+    """
 
     def __init__(self, plan: SitePlan, progress: Progress | None = None) -> None:
         self._plan = plan
         self._skips = {partition: dict(of_partition) for partition, of_partition in plan.skips.items()}
         self._engines: dict[int, PartitionEngine] = {}
-        self._captures: dict[int, tuple[int, ImageCapture | DeltaCapture]] = {}  # partition -> (ident, capture)
+        self.captures: dict[int, tuple[int, ImageCapture | DeltaCapture]] = {}
         self._keep: dict[int, tuple[int, ...]] = {}  # partition -> `Wish.keep` of its capture
         self._log_bytes_max = int(plan.wal_bytes_max * ROOM_SHARE)
-        self._gates: dict[int, ReaderGate] = {}  # partition -> of its state, whose log is too long
+        self.gates: dict[int, ReaderGate] = {}
         self._tracer = FailureTracer(show_locals=plan.traceback_locals, keep_errors=plan.inline)
         self._catalog = plan.catalog  # that reads run
         plan.catalogs(plan.catalog)  # code that cannot be loaded fails here, not in the middle of a batch
@@ -127,15 +132,11 @@ class Site:
         return {partition: engine.state.position.index for partition, engine in self._engines.items()}
 
     @property
-    def capturing(self) -> bool:
-        return bool(self._captures)
-
-    @property
     def idle_pause_s(self) -> float | None:
         """After so long without an order `idle` has something to do; None: there is nothing."""
-        if self._gates:
+        if self.gates:
             return READERS_PAUSE_S
-        return IDLE_PAUSE_S if self._captures else None
+        return IDLE_PAUSE_S if self.captures else None
 
     def apply(self, record: Record, tick: Tick = go_on) -> Applied | None:
         """`tick`: as in `prepare`, of a change of tables. Raises: EnvironmentFault; the site must then be closed and opened
@@ -150,22 +151,17 @@ class Site:
             self._empty_log(record.partition)
         return applied
 
-    @property
-    def waits_for_readers(self) -> bool:
-        """Whether a log is too long; `empty_logs` is to be called until it no longer is."""
-        return bool(self._gates)
-
     def empty_logs(self) -> None:
         """Empties the logs that are too long, of partitions without readers."""
-        for partition in list(self._gates):
+        for partition in list(self.gates):
             self._empty_log(partition)
 
     def _empty_log(self, partition: int) -> None:
         """Or keeps new readers out until it can be emptied; not while a change of tables is prepared, which commits nothing."""
         state = self._engines[partition].state
-        gate = self._gates.setdefault(partition, ReaderGate(str(state.path)))
+        gate = self.gates.setdefault(partition, ReaderGate(str(state.path)))
         if state.empty_log():
-            del self._gates[partition]
+            del self.gates[partition]
             gate.open()
         elif state.connection.in_transaction:
             gate.open()
@@ -225,7 +221,7 @@ class Site:
         self.drop_prepared(partition)
         capture = self._delta(partition, wish) if wish is not None else None
         self._keep[partition] = wish.keep if wish is not None else ()
-        self._captures[partition] = (ident, capture or ImageCapture(self._engines[partition].state, path))
+        self.captures[partition] = (ident, capture or ImageCapture(self._engines[partition].state, path))
 
     def _delta(self, partition: int, wish: Wish) -> DeltaCapture | None:
         """None when it is not known what changed since the base, or so much did that a whole image is cheaper."""
@@ -239,16 +235,16 @@ class Site:
 
     def pace(self, partition: int, share: float) -> None:
         """The share of its time that the site may give to the capture under way, if there is one."""
-        if partition in self._captures:
-            self._captures[partition][1].pace.set_share(share)
+        if partition in self.captures:
+            self.captures[partition][1].pace.set_share(share)
 
     def step_captures(self) -> list[tuple[int, int, dict[str, Any]]]:
         """Copies some pages or rows; returns (partition, ident, report) of those that completed."""
         done = []
-        for partition, (ident, capture) in list(self._captures.items()):
+        for partition, (ident, capture) in list(self.captures.items()):
             count_progress()
             if capture.step():
-                del self._captures[partition]
+                del self.captures[partition]
                 done.append((partition, ident, capture.report()))
                 self._cut_behind(partition, done[-1][2])
         return done
@@ -262,14 +258,14 @@ class Site:
     def abort_captures(self, why: str, partition: int | None = None) -> list[tuple[int, int, dict[str, Any]]]:
         """Ends every capture under way, or the partition's; returns (partition, ident, report) of each, for its waiter."""
         ended = []
-        for captured in list(self._captures) if partition is None else [partition] if partition in self._captures else []:
-            ident, capture = self._captures.pop(captured)
+        for captured in list(self.captures) if partition is None else [partition] if partition in self.captures else []:
+            ident, capture = self.captures.pop(captured)
             capture.abort()
             ended.append((captured, ident, {"partition": captured, "error": why}))
         return ended
 
     def close(self) -> None:
-        for gate in self._gates.values():
+        for gate in self.gates.values():
             gate.open()
         for engine in self._engines.values():
             engine.close()

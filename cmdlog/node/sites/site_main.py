@@ -36,7 +36,6 @@ from procedures.code.bundle import Bundle
 from procedures.code.loaded_modules import load_bundle
 from procedures.errors import BundleError, EnvironmentFault, ProceduresError
 from procedures.execution.call_settings import standard_settings
-from procedures.execution.executor import Applied
 from procedures.execution.process_guard import end_children
 from replay.engine import CatalogMissing, Catalogs
 from replay.state.state_lock import StateLock
@@ -86,7 +85,6 @@ class SiteProcess:
         self._socket = sock
         self._progress = progress  # [512] uint64, shared with the node
         self._reader = FrameReader()
-        self._node_pid = os.getppid()
         self._locks: list[StateLock] = []
         self._site: Site | None = None
         self._tried: dict[str, Database] = {}  # by hash of its bundle: code that was loaded before the hello
@@ -95,8 +93,11 @@ class SiteProcess:
         """Serves until the node stops it or goes away."""
         while True:
             site = self._site
-            pause_s = None if site is None else site.idle_pause_s
-            if site is not None and pause_s is not None and not select.select([self._socket], (), (), pause_s)[0]:
+            if (
+                site is not None
+                and (site.captures or site.gates)
+                and not select.select([self._socket], (), (), site.idle_pause_s)[0]
+            ):
                 site.empty_logs()
                 self._step_captures(site)
                 continue
@@ -104,7 +105,7 @@ class SiteProcess:
             if not data:
                 return
             for frame in self._reader.feed(data):
-                if frame.kind is FrameKind.STOP or os.getppid() != self._node_pid:
+                if frame.kind is FrameKind.STOP:
                     return
                 self._handle(frame)
 
@@ -113,12 +114,19 @@ class SiteProcess:
             self._site.close()
 
     def _handle(self, frame: Frame) -> None:
-        progress = self._progress
-        progress[PARTITION], progress[INDEX], progress[POSITION] = frame.partition, _entry_index(frame), _first_call(frame)
-        progress[READ] = _read_number(frame)
+        progress, is_entry = self._progress, frame.kind is FrameKind.ENTRY
+        progress[PARTITION], progress[INDEX] = frame.partition, frame.ident if is_entry else 0
+        # What an entry without calls does cannot be left out, however often the site ends at it.
+        progress[POSITION] = NO_CALL if is_entry and frame.payload[KIND_OFFSET] != RecordKind.BATCH else 0
+        progress[READ] = frame.ident if frame.kind is FrameKind.READ else 0
         progress[BUSY] = 1  # last: the other words count from then on, wherever the process ends
         try:
-            self._dispatch(frame)
+            if is_entry:
+                self._apply(frame)
+            else:
+                self._dispatch(frame)
+            if (site := self._site) is not None and site.captures:
+                self._step_captures(site)
         except EnvironmentFault as error:
             self._end(frame, error.kind, str(error), error.position)
         except (ProceduresError, CatalogMissing, Locked) as error:
@@ -127,11 +135,28 @@ class SiteProcess:
         progress[BUSY] = 0
 
     def _end(self, frame: Frame, kind: str, message: str, position: int) -> NoReturn:
-        where = {"partition": frame.partition, "index": _entry_index(frame), "position": position, "read": _read_number(frame)}
+        index, read = (frame.ident if frame.kind is of else 0 for of in (FrameKind.ENTRY, FrameKind.READ))
+        where = {"partition": frame.partition, "index": index, "position": position, "read": read}
         fault = {"kind": kind, "message": message, **where}
         self._send(FrameKind.FAULT, orjson.dumps(fault))
         end_output()
         os._exit(1)  # no clean-up: it would wait for the disk that failed, or for whatever the application does at exit
+
+    def _apply(self, frame: Frame) -> None:
+        """Applies a log entry, and answers."""
+        if (site := self._site) is None:
+            raise RuntimeError("ENTRY before HELLO")
+        applied, answer = site.apply(decode_record(frame.payload), self._count_step), b""
+        if applied is not None:
+            answer = encode_applied(
+                statuses=applied.statuses,
+                earlier=applied.txn_ids if type(applied.txn_ids) is list else None,
+                result_hashes=applied.result_hashes,
+                bodies=applied.bodies,
+                rows_digest=applied.rows_digest,
+                traces=applied.traces,
+            )
+        self._socket.sendall(encode_frame(FrameKind.APPLIED, answer, partition=frame.partition, ident=frame.ident))
 
     def _dispatch(self, frame: Frame) -> None:
         if (begin := {FrameKind.TRY: self._try_code, FrameKind.HELLO: self._hello}.get(frame.kind)) is not None:
@@ -140,11 +165,7 @@ class SiteProcess:
         site = self._site
         if site is None:
             raise RuntimeError(f"{frame.kind.name} before HELLO")
-        if frame.kind is FrameKind.ENTRY:
-            applied = site.apply(decode_record(frame.payload), self._count_step)
-            answer = b"" if applied is None else pack_applied(applied)
-            self._send(FrameKind.APPLIED, answer, partition=frame.partition, ident=frame.ident)
-        elif frame.kind is FrameKind.READ:
+        if frame.kind is FrameKind.READ:
             as_of, replies = site.read(frame.partition, orjson.loads(frame.payload)[0])
             self._progress[READ] = 0  # neither the answer's way nor a capture's step is the read's doing
             status, body = replies[0]
@@ -167,8 +188,6 @@ class SiteProcess:
             site.capture(frame.partition, frame.ident, order["path"], Wish.of(order["wish"]) if order["wish"] else None)
         elif frame.kind is FrameKind.PACE:
             site.pace(frame.partition, orjson.loads(frame.payload))
-        if site.capturing:
-            self._step_captures(site)
 
     def _try_code(self, order: dict[str, Any]) -> None:
         problem, bundle = "", Bundle.from_bytes(order["bundle"].encode())
@@ -201,33 +220,6 @@ class SiteProcess:
 
     def _send(self, kind: FrameKind, payload: bytes, *, partition: int = 0, ident: int = 0) -> None:
         self._socket.sendall(encode_frame(kind, payload, partition=partition, ident=ident))
-
-
-def _entry_index(frame: Frame) -> int:
-    """The log entry that the frame holds; 0 for others, whose idents are numbers of another kind."""
-    return frame.ident if frame.kind is FrameKind.ENTRY else 0
-
-
-def _first_call(frame: Frame) -> int:
-    """0, or NO_CALL: what an entry without calls does cannot be left out, however often the site ends at it."""
-    return NO_CALL if frame.kind is FrameKind.ENTRY and frame.payload[KIND_OFFSET] != RecordKind.BATCH else 0
-
-
-def _read_number(frame: Frame) -> int:
-    """The node's number for the read that the frame holds; 0 for others."""
-    return frame.ident if frame.kind is FrameKind.READ else 0
-
-
-def pack_applied(applied: Applied) -> bytes:
-    """The answer's payload."""
-    return encode_applied(
-        statuses=applied.statuses,
-        earlier=applied.txn_ids if type(applied.txn_ids) is list else None,
-        result_hashes=applied.result_hashes,
-        bodies=applied.bodies,
-        rows_digest=applied.rows_digest,
-        traces=applied.traces,
-    )
 
 
 def main() -> None:

@@ -111,7 +111,7 @@ class Node:
         state = self.states[partition]
         position = Position(state.position.index + 1, 1, 7, state.position.txn_id + 1)
         state.save(position, 0)
-        state.accept(position, 0)
+        state.position = position
         self.block += 10
 
     def take(self, partition: int = 0) -> dict[str, Any]:

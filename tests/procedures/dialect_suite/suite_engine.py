@@ -8,7 +8,6 @@ a key that no statement names, and `autoincrement=False` is dropped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ class SuiteSite(Site):
         skips: Sequence[int] = (),
         floors: Mapping[bytes, int] | None = None,
     ) -> Invocations:
-        return replace(super().batch(calls, keys=keys, skips=skips, floors=floors), catalog=self._catalog)
+        return super().batch(calls, keys=keys, skips=skips, floors=floors)._replace(catalog=self._catalog)
 
     def add_tables(self, statements: Sequence[str]) -> None:
         self.milliseconds += 1

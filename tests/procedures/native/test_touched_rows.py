@@ -97,7 +97,8 @@ class Watched:
         known = done, touched, self.rows.digest(), outcome(self.rows.changed_rows), self.rows._named, self.checked
         if self.connection.in_transaction:
             self.connection.execute("COMMIT")
-        self.rows.tell_changes()
+        assert self.rows.changes is not None
+        self.rows.tell_changes(self.rows.changes)
         return repr(known)
 
     def changes(self) -> Any:

@@ -43,7 +43,7 @@ def test_statements_built_per_call_do_not_pile_up(bench: StatementBench) -> None
         statements.STATEMENTS_MAX = limit
     assert (status, sum(body)) == (Status.OK, 0)
     runs = bench.site.executor._catalogs[1]._transactions.values()
-    assert all(len(tx._statements) <= 20 and len(tx._statements._recent) <= statements.RECENT_MAX for tx in runs)
+    assert all(len(tx._statements) <= 20 and len(tx._statements.recent) <= statements.RECENT_MAX for tx in runs)
 
 
 def test_statements_in_a_loop_of_one_call_are_prepared_once(bench: StatementBench, monkeypatch: pytest.MonkeyPatch) -> None:
