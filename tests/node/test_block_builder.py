@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cmdlog.node.outcome import CallOutcome, CallTooLarge
+from cmdlog.node.sequencing.block_builder import ControlRecords
 from cmdlog.node.sequencing.partition_pipeline import Limits
+from cmdlog.wal.format.block import HEADER
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
 from tests.node.pipeline import Pipeline
@@ -106,3 +108,14 @@ def test_a_site_that_dies_between_doing_a_multi_partition_call_and_saying_so_hol
     assert pipe.at_site[1]
     pipe.settle()
     pipe.check_empty()
+
+
+def test_notes_leave_what_is_kept_for_others() -> None:
+    """A note that would take of it waits, and is taken by the first block that has the room."""
+    notes = ControlRecords(room_bytes=lambda: 1 << 20, kept_bytes=8192)
+    notes.waiting.append((bytes(3000), None))
+    assert notes.take_records(8192 + HEADER.bytes + 2999) == ([], 0)
+    assert len(notes.waiting) == 1
+    taken, size_bytes = notes.take_records(8192 + HEADER.bytes + 3000)
+    assert [note for note, _ in taken] == [bytes(3000)]
+    assert size_bytes >= 3000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cmdlog.node.outcome import CallOutcome, DiskFullRefusal, UnknownOutcome
 from cmdlog.node.sequencing.partition_pipeline import Limits
+from cmdlog.wal.format.record import RecordKind
 from tests.node.pipeline import Call, Pipeline
 
 
@@ -93,3 +94,15 @@ def test_only_what_the_partition_holds_up_is_given_up() -> None:
     assert pipe.sequencer.site_feed.give_up([0], "no room") == 1
     pipe.settle()
     assert kinds(mine, other) == [[UnknownOutcome], [CallOutcome]]
+
+
+def test_a_digest_names_the_term_of_its_batch() -> None:
+    """Also when another term has begun since: the record of the batch says it, whoever proposed it."""
+    pipe = Pipeline(1)
+    logged(pipe)
+    pipe.sequencer.replicated.lead({0: (9, 2)}, catalog=1)
+    pipe.sequencer.site_feed.answered(0, 1, [(0, 0, b"1")], b"\0", (5, 1, bytes(4)))
+    pipe.sequencer.log_feed.flush_notes()
+    block = pipe.take()
+    assert block is not None
+    assert [(r.partition, r.term, r.index) for r in block.records if r.kind is RecordKind.DIGEST] == [(0, 3, 1)]

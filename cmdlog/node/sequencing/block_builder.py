@@ -6,7 +6,6 @@ batches, then at most one multi-partition call, in all streams or in none; contr
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -150,13 +149,13 @@ class ControlRecords:
     They cost no sync of their own while calls bring blocks; an idle node gives them one.
     """
 
-    __slots__ = ("_kept_bytes", "_marks_at", "_room_bytes", "due", "waiting")
+    __slots__ = ("_kept_bytes", "_room_bytes", "due", "marks_due_at", "waiting")
 
     def __init__(self, *, room_bytes: Callable[[], int], kept_bytes: int) -> None:
         self._room_bytes = room_bytes  # that the log has for them: they never take the last of its reserve
         self._kept_bytes = kept_bytes  # of the log's room, for others
         self.waiting: deque[Note] = deque()
-        self._marks_at = 0.0
+        self.marks_due_at = 0.0  # though nothing else is due
         self.due = False
 
     @property
@@ -188,18 +187,17 @@ class ControlRecords:
         """The block that they were taken for was not made."""
         self.waiting.extendleft(reversed(notes))
 
-    def end_block(self, streams: Iterable[PartitionPipeline], builder: BlockBuilder) -> list[bytes]:
+    def end_block(self, streams: Iterable[PartitionPipeline], closed: TxnId, now: float) -> list[bytes]:
         """A block has what was taken; what is left wants the next one. Its commit marks: of every stream, every MARKS_EVERY_S
         while blocks are written, and once more when the node is idle.
 
         A one-voter group has committed what is durable, so marks add nothing new: they are there for readers of the log.
         """
         due, self.due = self.due, bool(self.waiting)
-        now = time.monotonic()
-        if not due and now - self._marks_at < MARKS_EVERY_S:
+        if not due and now < self.marks_due_at:
             return []
-        self._marks_at = now
-        closed, marks = builder.closed_txn(), []
+        self.marks_due_at = now + MARKS_EVERY_S
+        marks = []
         for stream in streams:
             stream.mark_committed()
             marks.append(

@@ -90,7 +90,8 @@ class LogFeed:
             if not taken and not (notes.due and notes.fit) and not (riders and builder.short):
                 notes.put_back(riders)
                 return ()
-            marks = notes.end_block(self._marked, builder)
+            due = notes.due or notes.waiting or now >= notes.marks_due_at
+            marks = notes.end_block(self._marked, builder.closed_txn(), now) if due else []
             if not (taken or riders or marks):
                 return ()
             records = opening.take_terms() if opening.terms_bytes else []

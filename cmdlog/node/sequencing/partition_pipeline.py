@@ -101,7 +101,10 @@ class PartitionPipeline:
         flight = Flight(
             self.next_index, txn_ids, dones, pending.size_bytes, record, counted, lax, lax_calls, strict, pending.opened_at, now
         )
-        return self._fly(flight)
+        self.next_index += 1
+        self.flights.append(flight)
+        self.unsent.append(flight)
+        return flight
 
     @property
     def ended_bytes(self) -> int:
@@ -122,9 +125,7 @@ class PartitionPipeline:
         kind, value, done = self.entries.popleft()
         txn_id = tick << PARTITION_BITS | self.partition
         record = encode_json(kind, {**value, "txn_id": txn_id}, partition=self.partition, term=self.term, index=self.next_index)
-        return self._fly(Flight(self.next_index, (txn_id,), (), 0, record, taken_at=now, on_durable=done))
-
-    def _fly(self, flight: Flight) -> Flight:
+        flight = Flight(self.next_index, (txn_id,), (), 0, record, taken_at=now, on_durable=done)
         self.next_index += 1
         self.flights.append(flight)
         self.unsent.append(flight)
