@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cmdlog.node.background.archiver import Archiver, Rules
 from cmdlog.node.background.drill_scheduler import DrillScheduler
@@ -28,7 +28,6 @@ from cmdlog.node.placing.key_owners import KeyOwners, make_owners
 from cmdlog.node.placing.local_calls import LocalCalls, LogWakeup, Readiness
 from cmdlog.node.placing.router import BoundCode, Router
 from cmdlog.node.scrub.damage_repair import RepairHooks
-from cmdlog.node.scrub.log_comparison import ScrubPeers
 from cmdlog.node.scrub.scrub_plan import ScrubPlan
 from cmdlog.node.scrub.scrub_progress import ScrubFinding
 from cmdlog.node.scrub.scrub_reader import ScrubReader
@@ -54,6 +53,9 @@ from replay.state.trust import state_path
 from snapshot.archive.archive import ArchiveFolder
 from snapshot.archive_layout import ARCHIVE
 from snapshot.catalog import FOLDER as SNAPSHOTS
+
+if TYPE_CHECKING:
+    from cmdlog.node.scrub.log_comparison import ScrubPeers
 
 
 @dataclass(frozen=True, slots=True)

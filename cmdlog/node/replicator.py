@@ -9,11 +9,10 @@ from __future__ import annotations
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.node.assembly import NodeGround, NodeParts
 from cmdlog.node.deploying.code_change import CodeChanges
 from cmdlog.node.deploying.deployer import Deployer
@@ -23,10 +22,13 @@ from cmdlog.node.outcome import Done, Durability
 from cmdlog.node.placing.local_calls import StaleReads
 from cmdlog.node.placing.router import Encoded, Placed
 from cmdlog.node.slot_map import Route
-from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.unconfirmed_tail import catch_up
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.writing.watermarks import Sync
+
+if TYPE_CHECKING:
+    from cmdlog.cluster.membership.operator_desk import OperatorDesk
+    from cmdlog.node.telemetry.cluster_metrics import MemberLook
 
 OPENING_LOOK_S: Final = 0.02  # at whether the log has room for what the start adds
 

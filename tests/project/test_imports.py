@@ -43,6 +43,12 @@ def test_a_server_starts_without_fastapi() -> None:
     assert loaded & {"fastapi", "pydantic", "starlette.responses", "alembic", "pyarrow"} == set()
 
 
+def test_a_node_alone_loads_no_consensus() -> None:
+    """What several nodes say to each other is loaded by a member of a cluster."""
+    loaded = modules_after_import("cmdlog.api.server, cmdlog.node.node, cmdlog.cli.server.serve")
+    assert {name for name in loaded if name.startswith(("cmdlog.cluster", "cmdlog.raft", "cmdlog.member"))} == set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["procedures", "snapshot", "replay"])
 def test_import_below_the_node_needs_no_surface(name: str) -> None:

@@ -9,15 +9,17 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.node.assembly import NodeGround, NodeParts, SelfChecks
 from cmdlog.node.sites.site_progress import SiteStall, describe_stall
-from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.operator_error import full_text
+
+if TYPE_CHECKING:
+    from cmdlog.cluster.membership.operator_desk import OperatorDesk
+    from cmdlog.node.telemetry.cluster_metrics import MemberLook
 
 
 @dataclass(frozen=True, slots=True)

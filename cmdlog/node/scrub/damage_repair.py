@@ -22,12 +22,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from cmdlog.node.background.quarantine_moves import quarantine_path
-from cmdlog.node.scrub.log_comparison import ScrubPeers
 from cmdlog.node.scrub.scrub_progress import Findings, ScrubFinding
 from cmdlog.node.scrub.scrub_reader import ReadingFailed
 from cmdlog.wal.errors import WalError
@@ -35,6 +34,9 @@ from cmdlog.wal.files import Files
 from snapshot.archive_layout import MANIFEST_SUFFIX, manifest_path
 from snapshot.errors import SnapshotError
 from snapshot.manifest import parse_name
+
+if TYPE_CHECKING:
+    from cmdlog.node.scrub.log_comparison import ScrubPeers
 
 RETRY_S: Final = 60.0  # after a step that could not be done
 LOG_ROUNDS: Final = 2  # of snapshots: the newest one, and an independent one to fall back to

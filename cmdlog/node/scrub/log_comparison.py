@@ -113,6 +113,10 @@ class ScrubPeers:
         except (SourceLost, CopyRefused) as error:
             raise OSError(str(error)) from error
 
+    def compare(self, mine: Mapping[int, RangeSums]) -> LogComparison:
+        """Begins a comparison of this node's sums by group."""
+        return LogComparison(self, mine)
+
     def quorum_is_safe(self) -> bool:
         """Whether the others could serve without this node for as long as a copy takes."""
         live = {NodeId(node) for node in self.connected()} - {NodeId(self.node)}

@@ -17,20 +17,22 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from cmdlog.cluster.copying.log_sums import SumsRequest
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.scrub.damage_repair import DamageRepair, RepairHooks
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES, range_end
 from cmdlog.node.scrub.file_scan import Damage, Scanned, SliceOrder
-from cmdlog.node.scrub.log_comparison import LogComparison, ScrubPeers, SumVerdict
 from cmdlog.node.scrub.scrub_plan import ScrubItem, ScrubPlan, items_left, last_names
 from cmdlog.node.scrub.scrub_progress import Findings, ScrubFinding, ScrubPass, read_progress
 from cmdlog.node.scrub.scrub_reader import ReadingFailed, ScrubReader
 from cmdlog.node.settings import Settings
+
+if TYPE_CHECKING:
+    from cmdlog.cluster.copying.log_sums import SumsRequest
+    from cmdlog.node.scrub.log_comparison import LogComparison, ScrubPeers, SumVerdict
 
 SLICE_BYTES: Final = 1 << 20  # read with one order
 FIRST_AFTER_S: Final = 60.0  # after a start: others are busy then
@@ -261,7 +263,7 @@ class Scrubber:
 
     def _begin_comparison(self, peers: ScrubPeers) -> None:
         mine = {int(group): {int(n): value for n, value in known.items()} for group, known in self._progress.sums.items()}
-        self._comparison = LogComparison(peers, mine)
+        self._comparison = peers.compare(mine)
 
     def _compare(self, comparison: LogComparison) -> float:
         """One question, or the verdict."""
