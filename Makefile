@@ -17,9 +17,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input insta
 WORKERS ?= 3
 # Hundreds of processes import the product: once compiled, they do so in two thirds of the time, also where Python may write no
 # bytecode of its own (PYTHONDONTWRITEBYTECODE, as container images set it).
-COMPILE := $(BIN)/python -m compileall -q -j 0 cmdlog procedures replay snapshot tests bench
-# Under the hash seed of sites small replays need no process of their own; tests of other seeds start theirs. What pytest makes
-# of each assertion takes it ten seconds, so it keeps that.
+# Test modules are compiled as pytest does it: all of its processes collect them all, and each would do so for nine seconds.
+COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/(test_|conftest)[^/]*$$' cmdlog procedures replay snapshot tests bench && \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.kept_asserts
+# Under the hash seed of sites small replays need no process of their own; tests of other seeds start theirs.
 PYTEST := PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 
 help: ## this list

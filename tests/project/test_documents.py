@@ -283,7 +283,7 @@ def test_the_other_examples_run(tmp_path: Path) -> None:
         shop.write("\n".join(declared))
     (tmp_path / "conftest.py").write_text(plugin)
     (tmp_path / "test_shop.py").write_text(test)
-    (tmp_path / "test_history.py").write_text(generated.replace("max_examples=20", "max_examples=2"))
+    (tmp_path / "test_history.py").write_text(generated.replace("max_examples=20", "max_examples=1"))
     assert "2 passed" in example.shell(f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider test_*.py")
 
 
