@@ -97,7 +97,7 @@ class Snapshotter:
         self._files, self._settings, self._wal, self._directory = files, settings, wal, wal.directory
         self._sequencer, self._sites, self._let_go = sequencer, sites, let_go
         self._policy = SnapshotPolicy(settings.snapshot_log_fraction, settings.snapshot_age_max_s, settings.recovery_budget_s)
-        self._partitions = range(settings.partitions)
+        self._partitions, self._workers = range(settings.partitions), worker_count()  # a start looks at it again
         self._speeds, self._running_work = sequencer.meter.speeds, work
         self._work = Work("snapshot", "", time.monotonic)  # the one under way
         self.reserve = Reserve(wal.directory)
@@ -185,7 +185,7 @@ class Snapshotter:
         """How long a recovery from snapshots and log would take if the power went now. Any thread."""
         newest = self.newest_of_each()
         restore_s = {p: self._speeds.restore_s(newest[p].chain_bytes if p in newest else 0) for p in self._partitions}
-        return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, worker_count())
+        return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, self._workers)
 
     def stop(self) -> None:
         """Interrupts what is under way; harmless at any step."""
