@@ -26,6 +26,7 @@ from typing import Any, Final
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import MILLIS_SHIFT, txn_millis
 from procedures.storage.state import Position
+from snapshot.capture.capture import Wish
 from snapshot.catalog import Snapshot, remove
 from snapshot.recovery_points import Point
 
@@ -33,22 +34,6 @@ DELTAS_MAX: Final = 16  # of a chain
 ROWS_SHARE: Final = 0.03  # of the image's rows, in all deltas of a chain: to put one costs as much as to check and copy some 30
 IMAGE_BYTES_MIN: Final = 4 << 20  # a smaller image costs hardly more than a delta
 FIRST_BLOCK: Final = 1  # of a directory's log
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a capture may write instead of a whole image, if it knows what changed since the base."""
-
-    path: str
-    base: Position | None  # None: the image has to be whole
-    keys_max: int  # more changed keys than this, and the whole image is cheaper
-    keep: tuple[int, ...]  # indexes of the snapshots that later deltas may be based on, besides this one
-
-    @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Wish:
-        """From what `dataclasses.asdict` made of one."""
-        base = value["base"]
-        return cls(value["path"], Position(**base) if base is not None else None, value["keys_max"], tuple(value["keep"]))
 
 
 def independent(one: Snapshot, other: Snapshot) -> bool:

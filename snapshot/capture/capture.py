@@ -14,6 +14,8 @@ import abc
 import contextlib
 import os
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import apsw
@@ -25,6 +27,22 @@ STEP_SECONDS: Final = 0.001  # of an idle site: as long as the next batch may ha
 IDLE_PAUSE_S: Final = 0.0001  # between two steps of an idle site; any sleep lets others in
 BUSY_SHARE: Final = 0.1  # of a busy site's time: 1 GB takes about 20 s; carrying changed pages over costs as much again
 _WEIGHT: Final = 0.2  # of the newest step in the smoothed time of one unit
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a capture may write instead of a whole image, if it knows what changed since the base."""
+
+    path: str
+    base: Position | None  # None: the image has to be whole
+    keys_max: int  # more changed keys than this, and the whole image is cheaper
+    keep: tuple[int, ...]  # indexes of the snapshots that later deltas may be based on, besides this one
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Wish:
+        """From what `dataclasses.asdict` made of one."""
+        base = value["base"]
+        return cls(value["path"], Position(**base) if base is not None else None, value["keys_max"], tuple(value["keep"]))
 
 
 class CapturePacing:

@@ -34,7 +34,7 @@ def test_import_of_the_log_needs_neither_sql_nor_http() -> None:
 def test_import_of_a_site_is_light() -> None:
     """It is started again whenever a site ends, and for each of many nodes in tests: no server, no log writer, no loggers."""
     loaded = modules_after_import("cmdlog.node.sites.site_main")
-    assert loaded & (SURFACE | {"cmdlog.wal.log", "structlog"}) == set()
+    assert loaded & (SURFACE | {"cmdlog.wal.log", "snapshot.catalog", "structlog"}) == set()
 
 
 def test_a_server_starts_without_fastapi() -> None:

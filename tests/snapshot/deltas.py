@@ -18,13 +18,13 @@ from procedures import Database, IntegrityError, Transaction
 from procedures.idempotency.known_outcome import KeyPolicy, key_fingerprint
 from procedures.idempotency.session_calls import NAME_BYTES, call_names, split_names
 from procedures.migration.stated_change import StatedChange
-from snapshot.capture.capture import CapturePacing
+from snapshot.capture.capture import CapturePacing, Wish
 from snapshot.capture.delta import DeltaCapture
 from snapshot.capture.image import ImageCapture
 from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, free_path, list_snapshots, temporary_path
 from snapshot.manifest import DATA_NAME
-from snapshot.retention import Wish, next_wish
+from snapshot.retention import next_wish
 from snapshot.table_digest import TableDigest, open_image, table_digests
 from tests.procedures.sites import START_MS, Call, Site, uuid7
 

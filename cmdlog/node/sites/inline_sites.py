@@ -32,7 +32,7 @@ from cmdlog.wal.format.record import decode_record
 from procedures.code.bundle import Bundle
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Applied
-from snapshot.retention import Wish
+from snapshot.capture.capture import Wish
 
 STOP_LOOK_S: Final = 0.05  # how often a thread that waits for room looks whether the node stops
 GIVE_UP_S: Final = 10.0  # callers of what is logged wait that long; after it they hear that the outcome is unknown

@@ -30,10 +30,9 @@ from procedures.storage.changed_keys import estimate_keys
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
 from replay.state.state_lock import ReaderGate
-from snapshot.capture.capture import IDLE_PAUSE_S
+from snapshot.capture.capture import IDLE_PAUSE_S, Wish
 from snapshot.capture.delta import DeltaCapture
 from snapshot.capture.image import ImageCapture
-from snapshot.retention import Wish
 
 Progress = Callable[[int], object]
 Tick = Callable[[], bool]

@@ -39,7 +39,7 @@ from procedures.execution.call_settings import standard_settings
 from procedures.execution.process_guard import end_children
 from replay.engine import CatalogMissing, Catalogs
 from replay.state.state_lock import StateLock
-from snapshot.retention import Wish
+from snapshot.capture.capture import Wish
 
 READ_BYTES: Final = 1 << 16  # a longer buffer comes from the system each time, which takes longer than the call
 

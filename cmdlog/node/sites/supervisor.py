@@ -43,7 +43,7 @@ from cmdlog.node.sites.site_progress import BUSY, INDEX, PARTITION, READ, SiteSt
 from cmdlog.wal.os_errors import NO_ROOM
 from cmdlog.wal.process_limits import worker_count
 from procedures.execution.failure_trace import FailureTrace
-from snapshot.retention import Wish
+from snapshot.capture.capture import Wish
 
 WATCH_EVERY_S: Final = 0.05  # while a site is out
 WATCH_WELL_S: Final = 0.5  # at most, while all are well: one that ends reports itself

@@ -27,10 +27,10 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import SnapshotMark
 from cmdlog.wal.log import Log
 from cmdlog.work_progress import Followed
+from snapshot.capture.capture import Wish
 from snapshot.catalog import Snapshot, free_path
 from snapshot.errors import SnapshotFailed
 from snapshot.manifest import IMAGE_NAME
-from snapshot.retention import Wish
 
 LOOK_EVERY_S: Final = 0.5  # whether what is waited for has become impossible
 PACE_EVERY_S: Final = 0.5  # how fast a capture follows what presses

@@ -10,8 +10,8 @@ import pytest
 
 from cmdlog.node.background.recovery_forecast import RecoverySpeeds
 from cmdlog.node.snapshots.snapshot_maker import SiteCapture
+from snapshot.capture.capture import Wish
 from snapshot.errors import SnapshotFailed
-from snapshot.retention import Wish
 
 WISH = Wish("delta", base=None, keys_max=0, keep=())
 REPORT = {"partition": 3, "index": 9, "term": 1, "checksum": 5, "txn_id": 70, "more": "than is asked for"}

@@ -23,9 +23,9 @@ from cmdlog.wal.format.record import RecordKind, decode_record
 from cmdlog.wal.ids import Lsn
 from cmdlog.wal.log import Log
 from procedures.storage.state import PartitionState, Position
+from snapshot.capture.capture import Wish
 from snapshot.capture.image import ImageCapture
 from snapshot.catalog import check, list_snapshots, remove
-from snapshot.retention import Wish
 from tests.waiting import PATIENCE_S
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
