@@ -292,8 +292,7 @@ class Connection(asyncio.Protocol):
         registry.tasks.add(cycle.task)
 
     def _begin_quickly(self, request: Request, quick: Quick) -> None:
-        """A complete request is answered without ASGI."""
-        self.registry.busy(self)
+        """A complete request is answered without ASGI; it is at work once the gate knows its credential: see `attribute`."""
         self.phase, self.read_deadline = "working", inf
         short = self._cycle = CallCycle(self, request)
         if self.registry.leaving:
@@ -328,9 +327,6 @@ class Connection(asyncio.Protocol):
             self._reading = True
             self._transport.resume_reading()
 
-    def shared_lines(self) -> bytes:
-        return self.registry.shared_lines()
-
     def write_now(self, data: bytes) -> None:
         """A small answer, or part of one. When the client does not take it, no further request is looked at."""
         if not self._transport.is_closing():
@@ -344,8 +340,10 @@ class Connection(asyncio.Protocol):
         """Returns when at most WRITE_BYTES and one such part are not sent yet, or the client is gone."""
         return self._writer.write(self._transport, data)
 
-    def answered(self, cycle: RequestCycle | CallCycle) -> None:
-        """The answer is written as a whole."""
+    def answered(self, cycle: RequestCycle | CallCycle, data: bytes = b"") -> None:
+        """The answer is written as a whole; of a call it is this. When a client does not take it, its next request waits."""
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
         if self._cycle is not cycle:
             return
         self._cycle = None
@@ -387,7 +385,8 @@ class Connection(asyncio.Protocol):
             self._close()
         else:
             self.phase, self.read_deadline = "rest", self.loop.time() + self.registry.settings.keep_alive_s
-            self.read_on()
+            if not self._reading:
+                self.read_on()
 
     def _next(self) -> None:
         """What has been held back has its turn, after others have had theirs."""
@@ -462,7 +461,7 @@ class Connection(asyncio.Protocol):
     def _answer(self, problem: Problem) -> None:
         identified = Trace.of_no_request(self.registry.front, problem)
         body = problem.body()
-        head = encode_head(problem.status, [*problem.headers(body), identified, CLOSE], self.shared_lines())
+        head = encode_head(problem.status, [*problem.headers(body), identified, CLOSE], self.registry.shared_lines())
         self._transport.write(head + body)
         self._linger()
 

@@ -174,11 +174,12 @@ class ConnectionRegistry:
         return None
 
     def attribute(self, connection: Connection, name: str) -> None:
-        """The request at hand passed the gate by the credential of this name. Raises: Problem, when that has too many at work."""
+        """The request at hand is under way, by the credential of this name. Raises: Problem, when that has too many at work."""
         holder = self._holder_of[connection]
         if holder.name != name or holder is self._strangers:
             holder = self._holders.setdefault(name, Holder(name))
             self._assign(connection, holder)
+        holder.waiting.pop(connection, None)
         if not self._tight:
             return
         working, free = holder.working, self._max - sum(holder.working for holder in self._holders.values())
@@ -215,7 +216,9 @@ class ConnectionRegistry:
         """A request was answered, and there is no other yet."""
         if not known:
             self._assign(connection, self._strangers)
-        self._holder_of[connection].waiting[connection] = None
+        waiting = self._holder_of[connection].waiting
+        waiting.pop(connection, None)  # of a request that was refused at the gate: it has waited from now on
+        waiting[connection] = None
 
     def remove(self, connection: Connection) -> None:
         """The connection is gone. Idempotent."""

@@ -78,23 +78,20 @@ class CallCycle:
         if not self.keep_alive:
             headers.append(CLOSE)
         try:
-            data = encode_head(status, headers, connection.shared_lines()) + body
+            data = encode_head(status, headers, connection.registry.shared_lines()) + body
         except RuntimeError:
             self.started = True
             connection.broken(self)
             raise
-        self._send(status, data)
+        self.started, self.status = True, status
+        connection.answered(self, data)
 
     def answer_result(self, txn_id: int, body: bytes, request_id: str) -> None:
         """`answer` with the result of a call. The request's id holds no line end."""
         close = b"" if self.keep_alive else b"connection: close\r\n"
-        head = RESULT_HEAD % (self._connection.shared_lines(), len(body), txn_id, request_id.encode(), close)
-        self._send(OK, head + body)
-
-    def _send(self, status: int, data: bytes) -> None:
-        self.started, self.status = True, status
-        self._connection.write_now(data)
-        self._connection.answered(self)
+        shared = self._connection.registry.shared_lines()
+        self.started, self.status = True, OK
+        self._connection.answered(self, RESULT_HEAD % (shared, len(body), txn_id, request_id.encode(), close) + body)
 
     def when_taken(self, tell: Callable[[], None]) -> None:
         """Calls `tell` when the client has taken the answer, which was given, or is gone."""
@@ -272,7 +269,7 @@ class RequestCycle:
         if not self.keep_alive and CLOSE not in headers:
             headers.append(CLOSE)
         self._left = -1 if stated is None or self.request.method == "HEAD" else stated
-        self._head = encode_head(status, headers, self._connection.shared_lines())
+        self._head = encode_head(status, headers, self._connection.registry.shared_lines())
 
     def _encode(self, body: bytes, *, last: bool) -> bytes:
         head, self._head = self._head, b""

@@ -130,14 +130,14 @@ def prepare(service: Service, incoming: Incoming, node: Node, route: Route, body
         params = route.procedure.bind(json_object(body))
     except InvalidParameters as error:
         raise invalid(error.problems) from None
-    key = _name_of(incoming, service.settings.session_window)
-    txn = echoed_txn(headers.get(TXN))
-    stale = wants_stale(incoming.query)
+    # Most calls say nothing beside their parameters.
+    key = _name_of(incoming, service.settings.session_window) if SESSION in headers or IDEMPOTENCY_KEY in headers else b""
+    txn = echoed_txn(headers[TXN]) if TXN in headers else None
+    stale = bool(incoming.query) and wants_stale(incoming.query)
     if stale and not route.read_only:
         raise invalid([("consistency", "`stale` is only for read-only procedures")])
-    return Prepared(
-        node, route, params, key, txn, preferred_durability(headers.get(PREFER), node.durabilities_offered), began, stale
-    )
+    durability = preferred_durability(headers[PREFER], node.durabilities_offered) if PREFER in headers else None
+    return Prepared(node, route, params, key, txn, durability, began, stale)
 
 
 def _name_of(incoming: Incoming, session_window: int) -> bytes:
@@ -322,10 +322,8 @@ class _Call:
         """Called once by the node: in the loop's own thread, except when its log fails."""
         if get_ident() != self._thread:
             self._cycle.loop.call_soon_threadsafe(self._answer_call, reply)
-        elif self._placed:
-            self._finish(reply)
         else:
-            self._reply = reply
+            self._answer_call(reply)
 
     def _answer_call(self, reply: Reply) -> None:
         self._reply = reply
@@ -338,11 +336,14 @@ class _Call:
         if type(reply) is CallOutcome and len(reply.body) > UNCOUNTED_BYTES:
             reply, room_bytes = take_room(service, self._incoming, call, reply)
         try:
+            if type(reply) is CallOutcome and not reply.status and call.durability is None and service.spans is None:
+                front = service.front
+                elapsed = front.now() - call.began
+                if elapsed <= front.slow_s:  # nothing is said of it but how long it took
+                    front.timed.append((elapsed, 1, 1))
+                    self._cycle.answer_result(reply.txn_id, result_body(reply, partition), self._trace.request_id)
+                    return
             note_reply(service, self._incoming, call, partition, reply)
-            if type(reply) is CallOutcome and not reply.status and call.durability is None:
-                service.front.answered(ROUTE, OK)
-                self._cycle.answer_result(reply.txn_id, result_body(reply, partition), self._trace.request_id)
-                return
             headers, body = encode_reply(call, reply, partition)
         except Problem as problem:
             self._refuse(problem)
