@@ -8,7 +8,7 @@ import pytest
 
 from procedures.execution.executor import Status
 from procedures.idempotency.known_calls import all_numbered, split_fresh
-from procedures.idempotency.known_outcome import NO_KEY, Fresh, key_fingerprint
+from procedures.idempotency.known_outcome import NO_KEY, Fresh, KeyPolicy, key_fingerprint
 from tests.procedures.sites import START_MS, Site, counters, uuid7
 
 MakeSite = Callable[..., Site]
@@ -28,6 +28,22 @@ def test_one_batch_may_have_both(make_site: MakeSite) -> None:
     again = site.apply(call, call, call, keys=[NUMBERED, NO_KEY, KEY], floors={SESSION: 0})
     assert again.bodies == [b"2", b"4", b"1"]
     assert [again.txn_ids[0], again.txn_ids[2]] == [first.txn_ids[1], first.txn_ids[0]]
+
+
+def test_digest_has_the_floor_of_tables_without_rows(make_site: MakeSite) -> None:
+    """Once every key is forgotten, batches without names ask no table, and their digests still tell a state that refuses old keys
+    from one that never had any, also after it was opened again."""
+    policy, call = KeyPolicy(window_ms=5, forget_ms=5), ("count", {"name": "a", "by": 1})
+    keyed, plain = (make_site(counters(), name=f"{name}.db", policy=policy) for name in ("keyed", "plain"))
+    keyed.apply(call, keys=[key_fingerprint("me", uuid7(START_MS))])
+    plain.apply(call)
+    digests = [[site.apply(call).rows_digest for site in (keyed, plain)] for _ in range(12)]
+    assert keyed.executor._known.idle
+    assert digests[-1][0] != digests[-1][1]
+    keyed.close()
+    again = make_site(counters(), name="keyed.db", policy=policy)
+    assert again.executor._known.share == keyed.executor._known.share
+    assert plain.apply(call).rows_digest != again.apply(call).rows_digest
 
 
 def test_a_call_that_raises_is_kept_either_way(make_site: MakeSite) -> None:
