@@ -182,6 +182,8 @@ class Wire:
 
     def resume_reading(self) -> None: ...
 
+    def write_eof(self) -> None: ...
+
 
 async def test_rest_of_a_body_is_no_new_request_when_the_answer_is_taken_late(application: Application) -> None:
     """An early answer that fills the buffer: what comes of the body meanwhile is dropped, and the request is not begun again."""
@@ -202,6 +204,37 @@ async def test_rest_of_a_body_is_no_new_request_when_the_answer_is_taken_late(ap
 
 
 # -- many connections --------------------------------------------------------------------------------------------------
+
+
+async def test_call_under_way_keeps_its_connection(application: Application) -> None:
+    """Below ASGI, too: a newcomer is refused, and the call is answered."""
+    under_way: list[CallCycle] = []
+
+    class Quick:
+        reads: frozenset[bytes] = frozenset()
+
+        def takes(self, request: Request, body_bytes: int) -> bool:
+            return True
+
+        def begin_call(self, request: Request, body: bytes, cycle: CallCycle) -> None:
+            cycle.attribute("one")
+            under_way.append(cycle)
+
+    registry = ConnectionRegistry(application, Settings(), connections_max=1, quick=Quick())
+    wires = [Wire(), Wire()]
+    for wire in wires:
+        wire.protocol = Connection(registry, asyncio.get_running_loop())
+    first, newcomer = wires
+    first.protocol.connection_made(first)
+    for number in range(2):  # the second by a connection whose credential is known
+        first.protocol.data_received(post("/echo"))
+        if number:
+            newcomer.protocol.connection_made(newcomer)
+        under_way[number].answer(200, [(b"content-length", b"0")], b"")
+        first.protocol.resume_writing()
+    assert [data.split(b" ")[1] for wire in wires for data in wire.written] == [b"200", b"200", b"503"]
+    for wire in wires:
+        wire.protocol.connection_lost(None)
 
 
 def test_new_connection_takes_the_place_of_a_silent_one(application: Application) -> None:

@@ -90,3 +90,12 @@ def test_slow_calls_leave_a_bounded_number_of_lines() -> None:
 def test_the_limit_of_a_slow_call_is_the_setting(setting: Any, limit: float) -> None:
     """`slow_call_ms` in seconds; 0 means that no call is slow."""
     assert RequestStats(slow_call_ms=setting).slow_s == limit
+
+
+def test_what_calls_took_is_added_up_once() -> None:
+    """However often it is looked at; of the calls those count as requests that were one of their own."""
+    front = RequestStats()
+    front.timed.extend([(0.001, 1, 1), (0.002, 22, 0), (0.004, 1, 1)])
+    for _ in range(2):
+        assert (sum(front.latency.counts), round(front.latency.total, 6)) == (24, 0.049)
+        assert front.requests == {("call", 200): 2}
