@@ -22,14 +22,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cmdlog.wal.format.batch import batch_catalog, places_of
+from cmdlog.cluster.entry_records import place_of
+from cmdlog.wal.format.batch import catalog_and_places, places_of
 from cmdlog.wal.format.call_places import CallPlaces, CallVerdict, TermTable, judge_call
 from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record, peek_record
 from cmdlog.wal.skips import VOID
 
-_BATCH = RecordKind.BATCH
-_SKIP = RecordKind.SKIP
+_BATCH, _SKIP = int(RecordKind.BATCH), int(RecordKind.SKIP)
 
 Released = list[tuple[int, list[tuple[int, bytes]]]]  # (partition, [(index, record)]), in order
 LeftOut = list[tuple[int, int, int]]  # (partition, index, position) of calls that are not run, or VOID
@@ -49,23 +49,25 @@ class MultiCallGate:
         """`terms`: those of every partition, up to the entry that its state has reached."""
         self.terms = dict(terms)
         self._begun = {partition: table.last for partition, table in terms.items()}
-        self._waiting: dict[int, deque[tuple[int, bytes, CallPlaces]]] = {partition: deque() for partition in terms}
+        self._waiting: dict[int, deque[tuple[int, bytes, CallPlaces]]] = {}  # by partition; none of them is empty
         self._skipped: dict[tuple[int, ...], set[int]] = {}  # index of a call in each partition -> those whose SKIP was met
 
     def add(self, partition: int, entries: Iterable[tuple[int, bytes]]) -> tuple[Released, LeftOut]:
         """The partition's next committed entries (index, record). What may be run now, on any partition, and the calls that are
         not run, which a site must know first."""
         left_out: LeftOut = []
-        table, queue = self.terms[partition], self._waiting[partition]
+        table, queue = self.terms[partition], self._waiting.get(partition) or deque()
         for index, data in entries:
-            record, places = peek_record(data), CallPlaces()
+            (kind, _, term, _), places = place_of(data), CallPlaces()
             if index > table.last:  # what is committed does not change
-                table.add(index, record.term)
-            if record.kind is _SKIP:
+                table.add(index, term)
+            if kind == _SKIP:
                 left_out += self._note_skip(partition, Skip.from_record(decode_record(data)))
-            elif record.kind is _BATCH:
-                places = places_of(record)
+            elif kind == _BATCH and catalog_and_places(data)[1]:
+                places = places_of(peek_record(data))
             queue.append((index, data, places))
+        if queue:
+            self._waiting[partition] = queue
         return self._release(left_out), left_out
 
     def half_skips(self) -> list[HalfSkip]:
@@ -78,7 +80,7 @@ class MultiCallGate:
     @property
     def waits(self) -> bool:
         """Whether anything committed may not be run yet."""
-        return any(self._waiting.values())
+        return bool(self._waiting)
 
     def _note_skip(self, partition: int, skip: Skip) -> LeftOut:
         if not skip.everywhere:
@@ -91,7 +93,8 @@ class MultiCallGate:
 
     def _release(self, left_out: LeftOut) -> Released:
         released: Released = []
-        for partition, queue in self._waiting.items():
+        for partition in sorted(self._waiting):
+            queue = self._waiting[partition]
             run = list[tuple[int, bytes]]()
             while queue:
                 index, data, places = queue[0]
@@ -105,6 +108,8 @@ class MultiCallGate:
                 run.append((index, data))
             if run:
                 released.append((partition, run))
+            if not queue:
+                del self._waiting[partition]
         return released
 
 
@@ -145,5 +150,5 @@ class CodeGate:
     def _lacks(self, record: bytes) -> bool:
         kind = record[KIND_OFFSET]
         if kind == RecordKind.BATCH:
-            return batch_catalog(peek_record(record)) > self._newest
+            return catalog_and_places(record)[0] > self._newest
         return kind == RecordKind.SCHEMA and int(peek_record(record).json().get("catalog", 0)) > self._newest

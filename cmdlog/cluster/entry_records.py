@@ -19,6 +19,12 @@ from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY, KIND_NORMAL, En
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import RECORD, BadRecord, Record, RecordKind, decode_record, encode_empty, encode_record
 
+_unpack_head: Final = RECORD.unpack_from
+LAST_ENTRY_KIND: Final = 15  # kinds from 16 on are notes of one node
+_NOT_SENT: Final = (RecordKind.CONFIGURATION, RecordKind.EMPTY)
+_SENT_KINDS: Final = frozenset(kind for kind in RecordKind if kind <= LAST_ENTRY_KIND and kind not in _NOT_SENT)
+_BATCH: Final = int(RecordKind.BATCH)
+
 
 class EntryBlocks:
     """Under the driver's lock."""
@@ -31,8 +37,8 @@ class EntryBlocks:
     def add_block(self, block: int, records: Iterable[bytes]) -> None:
         """A block with these records has its number."""
         for record in records:
-            if is_entry(record):
-                _, group, _, index = place_of(record)
+            _, kind, _, group, _, index, _, _ = _unpack_head(record)
+            if kind <= LAST_ENTRY_KIND:
                 self.add(block, group, index)
 
     def add(self, block: int, group: int, index: int) -> None:
@@ -58,10 +64,6 @@ class EntryBlocks:
         firsts = self._firsts.get(group, [])
         if (at := bisect_right(firsts, upto) - 1) > 0:
             del firsts[:at], self._blocks[group][:at]
-
-
-_BATCH: Final = int(RecordKind.BATCH)
-_LAST_ENTRY: Final = 15  # kinds from 16 on are notes of one node
 
 
 def records_of(group: int, entries: Entries) -> list[bytes]:
@@ -102,22 +104,19 @@ def check_entries(group: int, entries: Entries) -> None:
 
     Raises: BadRecord.
     """
-    places = enumerate(zip(entries.kinds, entries.terms, entries.payloads, strict=True), entries.first)
-    for index, (kind, term, payload) in places:
+    for index, (kind, term, payload) in enumerate(
+        zip(entries.kinds, entries.terms, entries.payloads, strict=True), entries.first
+    ):
         if kind != KIND_NORMAL:
             if kind == KIND_EMPTY and payload:
                 raise BadRecord(f"an empty entry of {len(payload)} bytes")
             continue
         record = decode_record(payload)
         in_place = (record.partition, record.term, record.index) == (group, term, index)
-        if not in_place or not record.is_entry or entry_of(record)[0] != KIND_NORMAL:  # a restart must find what was sent
+        sent = record.kind in _SENT_KINDS or (record.kind is RecordKind.EMPTY and len(payload) > RECORD.bytes)
+        if not in_place or not sent:  # a restart must find what was sent
             said = f"{record.kind.name} of group {record.partition}, term {record.term}, index {record.index}"
             raise BadRecord(f"{said} sent as the entry of group {group}, term {term}, index {index}")
-
-
-def is_entry(record: bytes) -> bool:
-    """Whether an encoded record is an entry, which is replicated, or a note of this node alone."""
-    return record[4] <= _LAST_ENTRY
 
 
 def describe_batch(entries: EntryLog, index: int, names: Sequence[str]) -> str:

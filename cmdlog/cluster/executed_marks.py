@@ -121,8 +121,10 @@ class ExecutedMarks:
         of = self._partitions[partition]
         if digest:
             _keep_digest(of.ours, index, digest)
-            self._compare(partition, of, index)
-            self._count_digests(partition, of, index)
+            if index in of.theirs:
+                self._compare(partition, of, index)
+            if of.others or of.dispute is not None:
+                self._count_digests(partition, of, index)
 
     def due(self, node: NodeId, peers: Callable[[], Iterable[NodeId]]) -> list[Parcel]:
         """What is sent with this tick."""
@@ -177,7 +179,8 @@ class ExecutedMarks:
                 of.dispute = of.distrusted = None
             if digest and of.distrusted is None:
                 _keep_digest(of.theirs, index, (digest, int(term), message.sender))
-                self._compare(int(group), of, index)
+                if index in of.ours:
+                    self._compare(int(group), of, index)
         return sorted(touched)
 
     def release(self, partition: int) -> list[tuple[int, bytes]]:
@@ -220,8 +223,6 @@ class ExecutedMarks:
         return {partition: of.diverged for partition, of in self._partitions.items() if of.diverged}
 
     def _compare(self, partition: int, of: _Followed, index: int) -> None:
-        if index not in of.ours or index not in of.theirs:
-            return
         ours, (theirs, term, leader) = of.ours.pop(index), of.theirs.pop(index)
         if differ(ours, theirs) and not of.diverged:
             of.diverged, of.accused = index, (term, leader)

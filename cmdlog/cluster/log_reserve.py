@@ -10,16 +10,17 @@ with, changes of members and small entries of the cluster's own group come from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.rounds import size_on_disk
-from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import payload_bytes
 from cmdlog.raft.messages import KIND_NORMAL, Append, Entries
 from cmdlog.raft.wire.layout import Addressed
-from cmdlog.wal.format.block import SECTOR_BYTES
+from cmdlog.wal.format.block import RECORD_ALIGN, SECTOR_BYTES
 from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
+from cmdlog.wal.log import Log
 
 BLOCK_BYTES: Final = SECTOR_BYTES  # a block's header, and its end
 
@@ -31,18 +32,20 @@ class LogReserve:
         lacks_room: entries were left out the last time that some came.
     """
 
-    def __init__(self, cores: Mapping[PartitionId, RaftCore]) -> None:
-        """`cores`: the groups of this node."""
-        self._cores = cores
+    def __init__(self, driver: Replication, wal: Log) -> None:
+        self._driver, self._wal = driver, wal
         self.lacks_room = False
 
-    def take_fitting(self, messages: Sequence[Addressed], room_bytes: int) -> Sequence[Addressed]:
-        """The messages with the entries that fit into the room, which is that of calls."""
-        sizes = [_bytes_of(of.entries) for _, of in messages if isinstance(of, Append) and of.entries.terms]
-        if not sizes:
+    def take_fitting(self, messages: Sequence[Addressed]) -> Sequence[Addressed]:
+        """The messages with the entries that fit into the room."""
+        size = 0
+        for _, message in messages:
+            if isinstance(message, Append) and message.entries.terms:
+                size += _bytes_of(message.entries)
+        if not size:
             return messages
-        self.lacks_room, left = False, room_bytes - BLOCK_BYTES
-        if sum(sizes) <= left:
+        self.lacks_room, left = False, self._wal.room_bytes - self._driver.pending_bytes - BLOCK_BYTES
+        if size <= left:
             return messages
         kept: list[Addressed] = []
         for group, message in messages:
@@ -69,7 +72,7 @@ class LogReserve:
 
     def _count_held(self, group: PartitionId, entries: Entries) -> int:
         """How many of the first entries are in the log. Where one has the same term, all before it are the same."""
-        core = self._cores.get(group)
+        core = self._driver.groups.cores.get(group)
         if core is None:
             return 0
         count = min(len(entries.terms), core.log.last - entries.first + 1)
@@ -78,7 +81,7 @@ class LogReserve:
 
 def _bytes_of(entries: Entries) -> int:
     """`size_on_disk` of all payloads, which were counted already where the same object was looked at before."""
-    return payload_bytes(entries) + size_on_disk(b"") * len(entries.payloads)
+    return payload_bytes(entries) + RECORD_ALIGN * len(entries.payloads)
 
 
 def _leads_out(group: int, kind: int, size: int) -> bool:

@@ -83,6 +83,12 @@ class GroupStanding:
         leads, handed = core.leader == core.id, core.log.term_at(core.log.handed)
         return cls(core.term, core.leader, leads, leads and handed == core.term)
 
+    def is_of(self, core: RaftCore) -> bool:
+        """Whether it is still what the group is. What was confirmed stays so within a term."""
+        if self.term != core.term or self.leader != core.leader:
+            return False
+        return self.confirmed or not self.leads or core.log.term_at(core.log.handed) != core.term
+
 
 class Watcher(Protocol):
     """Who decides what a change of leaders means. Called under the driver's lock."""

@@ -10,9 +10,8 @@ A *round* is what all groups want at one moment. It goes into one block where it
 legal on disk, since nothing of it was acknowledged; the round counts as durable with its last block. A round that writes nothing
 is durable with the one before it.
 
-The log pulls (`RecordSource`), so a block closes exactly when a log thread is free, and takes whatever has come until then: that
-is the group commit of a follower, too. Threads: the log's pool threads, and the network's thread, which brings time and messages.
-Nothing in here blocks. Locks are taken in this order: driver, machine, log.
+The log pulls (`RecordSource`), so a block closes exactly when a log thread is free, and takes whatever has come until then. The
+log's threads call, and the network's, which brings time and messages. Nothing in here blocks. Locks: driver, machine, log.
 """
 
 from __future__ import annotations
@@ -24,21 +23,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from cmdlog.cluster.entry_records import EntryBlocks, check_entries, is_entry, place_of
+from cmdlog.cluster.entry_records import LAST_ENTRY_KIND, EntryBlocks, check_entries, place_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.group_transfer import under_offer
 from cmdlog.cluster.replicated_machine import GroupRequest, GroupStanding, Machine, Watcher
-from cmdlog.cluster.rounds import BlockOfRounds, CommitMarks, WaitingRound, records_of_round, size_on_disk, taken_places
+from cmdlog.cluster.rounds import BlockOfRounds, CommitMarks, RoundQueue, WaitingRound, records_of_round
 from cmdlog.raft import InvariantBroken, ProposalRefused, RaftCore
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, Executed, Fitness, HeartbeatBundle, HeartbeatReplyBundle, Message
+from cmdlog.raft.messages import KIND_CONFIGURATION, Append, Bundle, Executed, Fitness, Message
 from cmdlog.raft.multi_raft import Parcel, RaftGroups, Round
+from cmdlog.raft.ready import SoftState
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import Index, PartitionId
 
-KEPT_ENTRIES: Final = 4096  # in memory behind what is committed, for followers that are a little behind
+KEPT_ENTRIES: Final = 4096  # in memory before what is committed, for followers that lag a little
 ROUND_OVERHEAD_BYTES: Final = 256  # of each group in a round: hard state, empty entry, commit mark
 
 
@@ -62,10 +62,9 @@ class Replication:
         self._watchers: list[Watcher] = []
         self._send, self._kick = send, kick
         self.lock = threading.RLock()
-        self._waiting: deque[WaitingRound] = deque()  # not wholly taken by the log
+        self._waiting = RoundQueue()
         self._unwritten: deque[BlockOfRounds] = deque()
         self._undurable: deque[BlockOfRounds] = deque()
-        self._waiting_bytes = 0
         self._votes = dict(states.votes)
         self._marks, self._executed = CommitMarks(), marks
         self.entry_blocks = entry_blocks  # read it under the lock
@@ -94,18 +93,20 @@ class Replication:
                 self._pump()
                 if parcels := self._executed.due(self.groups.node, self._peers):
                     self._send(parcels)
-                if not self._waiting and not self._undurable and (marks := self._marks.idle()):
+                if marks := self._marks.pass_tick(idle=not self._waiting.rounds and not self._undurable):
                     self._add_round(WaitingRound(0, deque(marks)))
-        self._kick_if_wanted()
+        if self._wants_block:
+            self.wake()
 
-    def receive(self, messages: Sequence[tuple[int, Message | HeartbeatBundle | HeartbeatReplyBundle]]) -> None:
+    def receive(self, messages: Sequence[tuple[int, Message | Bundle]]) -> None:
         """Messages of one peer, in order."""
         with self.lock:
             if self.failure is None:
                 for group, message in messages:
                     self._step(PartitionId(group), message)
                 self._pump()
-        self._kick_if_wanted()
+        if self._wants_block:
+            self.wake()
 
     def ask(self, group: int, request: Callable[[RaftCore], Any]) -> Any:
         """Runs a request on one group, and does what follows from it.
@@ -121,7 +122,8 @@ class Replication:
                 answer = request(self.groups)
                 self._pump()
         finally:
-            self._kick_if_wanted()
+            if self._wants_block:
+                self.wake()
         return answer
 
     def hold_proposals(self) -> None:
@@ -134,9 +136,12 @@ class Replication:
         self.wake()
 
     def wake(self) -> None:
-        """The machine has something for the log."""
-        with contextlib.suppress(WalError):  # it has failed, or is closed: `failed` answers what was placed
+        """The log is to take what machine and rounds have for it."""
+        self._wants_block = False
+        try:  # noqa: SIM105 -- on the path of every block
             self._kick()
+        except WalError:
+            pass  # it has failed, or is closed: `failed` answers what was placed
 
     def ends(self) -> dict[int, tuple[int, int]]:
         """Of every group its term, and the index that its next entry gets if this node proposes it."""
@@ -172,21 +177,21 @@ class Replication:
         with self.lock:
             return dict(self._views)
 
-    def _step(self, group: PartitionId, message: Message | HeartbeatBundle | HeartbeatReplyBundle) -> None:
-        if isinstance(message, HeartbeatBundle | HeartbeatReplyBundle):
-            self.groups.take_heartbeats(message)
-            return
-        if isinstance(message, Append) and message.entries.terms:
+    def _step(self, group: PartitionId, message: Message | Bundle) -> None:
+        if isinstance(message, Append):
             try:
                 check_entries(group, message.entries)
             except BadRecord:
                 self.bad_entries += 1
                 return
-        if isinstance(message, Fitness):
+        elif isinstance(message, Bundle):
+            self.groups.take_heartbeats(message)
+            return
+        elif isinstance(message, Fitness):
             for watcher in self._watchers:
                 watcher.take_fitness(message)
             return
-        if isinstance(message, Executed):
+        elif isinstance(message, Executed):
             leaders = {int(group): (view.term, view.leader) for group, view in self._views.items()}
             if touched := self._executed.take_marks(message, leaders):
                 self._machine.run_marked(touched)
@@ -208,38 +213,25 @@ class Replication:
 
     @property
     def pending_bytes(self) -> int:
-        return self._waiting_bytes + (0 if self.holds_proposals or self._offered else self._machine.pending_bytes)
+        return self._waiting.bytes + (0 if self.holds_proposals or self._offered else self._machine.pending_bytes)
 
     def take_records(self, bytes_max: int) -> Sequence[bytes]:
         """The next block: the rest of rounds before, then a round with what the machine gives."""
         with self.lock:
             if self.failure is not None:
                 return ()
-            room = bytes_max - self._waiting_bytes - ROUND_OVERHEAD_BYTES * len(self.groups.cores)
+            room = bytes_max - self._waiting.bytes - ROUND_OVERHEAD_BYTES * len(self.groups.cores)
             # A new round only where at least half a block is free for it: else the rest of former rounds fills this one.
-            if room > bytes_max // 2 or not self._waiting:
+            if room > bytes_max // 2 or not self._waiting.rounds:
                 self._propose(max(room, 1))
-            block = BlockOfRounds()
-            records = block.records
-            left = bytes_max
-            while self._waiting:
-                waiting = self._waiting[0]
-                while waiting.records:
-                    size = size_on_disk(waiting.records[0])
-                    if size > left and records:
-                        break
-                    left -= size
-                    self._waiting_bytes -= size
-                    records.append(waiting.records.popleft())
-                if waiting.records:
-                    self._wants_block = True
-                    break
-                block.rounds.append(self._waiting.popleft())
-            if records:
+            block = self._waiting.take_block(bytes_max)
+            self._wants_block = bool(self._waiting.rounds)  # nobody is woken for what is in this block
+            if block.records:
                 self._unwritten.append(block)
                 self._undurable.append(block)
-        self._kick_if_wanted()
-        return records
+        if self._wants_block:
+            self.wake()
+        return block.records
 
     def written(self, block: int) -> None:
         """The oldest taken block is in the page cache."""
@@ -260,7 +252,8 @@ class Replication:
                 if waiting.from_machine:
                     self._machine.durable(block)
             self._pump()
-        self._kick_if_wanted()
+        if self._wants_block:
+            self.wake()
 
     def failed(self, error: WalError) -> None:
         """The log is wedged: this node is silent from now on (duty 5)."""
@@ -276,10 +269,10 @@ class Replication:
             return
         notes = []
         for record in taken:
-            if not is_entry(record):
+            kind, group, term, index = place_of(record)
+            if kind > LAST_ENTRY_KIND:
                 notes.append(record)
                 continue
-            _, group, term, index = place_of(record)
             placed = self.groups.ask(PartitionId(group), partial(RaftCore.propose, payloads=[record]))
             if (placed.term, placed.first) != (term, index):
                 raise InvariantBroken("an entry is where the sequencer put it", f"{group}/{term}/{index}, proposed as {placed}")
@@ -298,7 +291,7 @@ class Replication:
                 group, error = next(iter(self.groups.failed.items()))
                 self._fail(InvariantBroken(f"group {group}: {error}", "the group has ended"))
                 return
-            if not (requests := self._notify_watchers()):
+            if not self.groups.touched or not (requests := self._notify_watchers()):
                 return
             self._ask_each(requests)
 
@@ -313,45 +306,56 @@ class Replication:
         if round_.send_now:
             self._send(round_.send_now)
         records = [*records_of_round(round_, self._votes, self._marks), *notes]
-        if not from_machine and (taken := taken_places(round_)):
-            self._machine.skip_places(taken)
-        for group, entries in round_.committed:
-            self._marks.committed(group, entries)
-            try:
-                self._machine.committed(group, entries)
-            except WalError as error:  # what has to be durable before anything follows from the entry is not
-                self._fail(error)
-                raise
+        try:
+            for group, _, ready in round_.taken:
+                written, committed = ready.entries, ready.committed
+                if written is not None and not from_machine and KIND_CONFIGURATION in written.kinds:
+                    self._machine.skip_places({group: written.last + 1})  # consensus placed it, not the machine
+                if committed is not None:
+                    self._marks.committed(group, committed)
+                    self._machine.committed(group, committed)
+        except WalError as error:  # what has to be durable before anything follows from the entry is not
+            self._fail(error)
+            raise
         if records or from_machine:
             self._add_round(WaitingRound(round_.number, deque(records), from_machine))
         elif (last := self._last_round()) is not None:
             last.number = round_.number
         else:
             self._release(round_.number)
-        for group, result in round_.reads:
-            self._machine.read(group, result)
-        for group, wanted in round_.fetches:
-            log = self.groups.cores[group].log
-            terms = log.terms[wanted.first - log.base - 1 : wanted.last - log.base]
-            self._machine.fetch(group, wanted, terms, self.entry_blocks.block_of(group, wanted.first))
-        for group, descriptor in round_.copies:
-            self._machine.copy_offered(group, descriptor)
-        if round_.soft_states:
-            roles = [(group, soft, self.groups.cores[group].term) for group, soft in round_.soft_states]
+        self._pass_on(round_)
+
+    def _pass_on(self, round_: Round) -> None:
+        """Gives machine and watchers what waits for nothing."""
+        roles: list[tuple[int, SoftState, int]] = []
+        for group, core, ready in round_.taken:
+            for result in ready.reads:
+                self._machine.read(group, result)
+            if (wanted := ready.fetch) is not None:
+                terms = core.log.terms[wanted.first - core.log.base - 1 : wanted.last - core.log.base]
+                self._machine.fetch(group, wanted, terms, self.entry_blocks.block_of(group, wanted.first))
+            if ready.copy is not None:
+                self._machine.copy_offered(group, ready.copy)
+            if ready.soft_state is not None:
+                roles.append((group, ready.soft_state, core.term))
+        if roles:
             for watcher in self._watchers:
                 watcher.roles_changed(roles)
 
     def _add_round(self, waiting: WaitingRound) -> None:
-        waiting.marks = self._marks.take_new()
-        self._waiting.append(waiting)
-        self._waiting_bytes += sum(map(size_on_disk, waiting.records))
+        if self._marks.new:
+            waiting.marks, self._marks.new = self._marks.new, {}
+        self._waiting.add(waiting)
         self._wants_block = True
 
     def _last_round(self) -> WaitingRound | None:
         """The newest round that is not durable."""
-        if self._waiting:
-            return self._waiting[-1]
-        return next((block.rounds[-1] for block in reversed(self._undurable) if block.rounds), None)
+        if self._waiting.rounds:
+            return self._waiting.rounds[-1]
+        for block in reversed(self._undurable):
+            if block.rounds:
+                return block.rounds[-1]
+        return None
 
     def _release(self, number: int) -> None:
         """The round and all before it are durable."""
@@ -361,18 +365,19 @@ class Replication:
     def _notify_watchers(self) -> list[GroupRequest]:
         """What watchers ask of groups when some group has another view. Only groups that were touched can have one: a node has
         many, and most of them rest."""
-        touched = self.groups.take_touched()
-        if touched:
-            offered, self._offered = self._offered, under_offer(self.groups)
-            self._wants_block = self._wants_block or (offered and not self._offered)
         changed: dict[int, GroupStanding | None] = {}
-        for group in sorted(touched):
-            core = self.groups.cores.get(group)
-            view = None if core is None else GroupStanding.of(core)
-            if view != self._views.get(group):
-                changed[group] = view
+        offered = self._offered
+        for group in self.groups.take_touched():
+            core, known = self.groups.cores.get(group), self._views.get(group)
+            if core is None or known is None or not known.is_of(core):
+                changed[group] = None if core is None else GroupStanding.of(core)
+            offered = offered or (core is not None and core.handover is not None)
+        if offered:
+            self._offered = under_offer(self.groups)
+            self._wants_block = self._wants_block or not self._offered
         if changed:
-            self._views = {group: view for group, view in {**self._views, **changed}.items() if view is not None}
+            views = {**self._views, **changed}
+            self._views = {group: view for group, view in sorted(views.items()) if view is not None}
             return [request for watcher in self._watchers for request in watcher.changed(self._views)]
         return []
 
@@ -382,8 +387,3 @@ class Replication:
                 return
             self.failure = error
         self._machine.failed(error)
-
-    def _kick_if_wanted(self) -> None:
-        if self._wants_block and self.failure is None:
-            self._wants_block = False
-            self.wake()

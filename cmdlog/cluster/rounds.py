@@ -4,7 +4,8 @@ One rule: plain data of the driver (`cmdlog.cluster.replication`), under its loc
 
 Commit marks state what every group has committed, as notes of the log. A mark states what was handed out to be run, and closes no
 transaction id beyond the last one in there, since a leader does not know what another leader's clock has promised. They cost no
-block of their own while entries bring blocks; an idle node gets one, so that a reader of its directory alone sees how far it is.
+block of their own while entries bring blocks, and a busy group gets one every `MARK_TICKS`: a restart hears from its leader what
+it lacks. An idle node gets a block of them, so that a reader of its directory alone sees how far it is.
 """
 
 from __future__ import annotations
@@ -14,22 +15,29 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cmdlog.cluster.entry_records import records_of
-from cmdlog.raft.messages import KIND_CONFIGURATION, Entries
+from cmdlog.raft.messages import Entries
 from cmdlog.raft.multi_raft import Round
 from cmdlog.wal.format.batch import batch_last_txn
 from cmdlog.wal.format.block import RECORD_ALIGN
-from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_json, peek_record
+from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, encode_commit_mark, encode_json, peek_record
 
 IDLE_TICKS: Final = 3  # without a block, until marks get one
-_BATCH: Final = int(RecordKind.BATCH)
+MARK_TICKS: Final = 3  # between two marks of a group whose entries bring blocks
+_BATCH: Final = bytes([RecordKind.BATCH])
+_KIND: Final = slice(KIND_OFFSET, KIND_OFFSET + 1)
 
 
 @dataclass(slots=True)
 class _Mark:
     index: int = 0
     term: int = 0
-    closed_txn: int = 0
+    batch: bytes = b""  # the last one handed out
     written: int = 0  # index that the last mark in the log states
+    written_at: int = -MARK_TICKS  # the tick in which it was made
+
+    def closed_txn(self) -> int:
+        """The highest transaction id that was handed out; 0: none."""
+        return batch_last_txn(peek_record(self.batch)) if self.batch else 0
 
 
 class CommitMarks:
@@ -37,43 +45,47 @@ class CommitMarks:
 
     def __init__(self) -> None:
         self._marks: dict[int, _Mark] = {}
-        self._idle_ticks = 0
-        self._new: dict[int, int] = {}
-
-    def take_new(self) -> dict[int, int]:
-        """What the marks say that were made since this was called last: group -> index."""
-        new, self._new = self._new, {}
-        return new
+        self._ticks = self._idle_ticks = 0
+        self.new: dict[int, int] = {}  # what the marks say that no round has taken yet: group -> index
 
     def committed(self, group: int, entries: Entries) -> None:
         """These entries are handed out."""
-        mark = self._marks.setdefault(group, _Mark())
-        mark.index, mark.term = entries.last, entries.terms[-1]
+        mark = self._marks.get(group)
+        if mark is None:
+            mark = self._marks[group] = _Mark()
+        last = entries.first + len(entries.terms) - 1
         for payload in reversed(entries.payloads):
-            if payload[4:5] == bytes([_BATCH]):
-                mark.closed_txn = max(mark.closed_txn, batch_last_txn(peek_record(payload)))
+            if payload[_KIND] == _BATCH:
+                mark.batch = payload if last >= mark.index else mark.batch  # after a restart they come again
                 break
+        mark.index, mark.term = last, entries.terms[-1]
 
     @property
     def last_txn(self) -> int:
         """The highest transaction id that was handed out."""
-        return max((mark.closed_txn for mark in self._marks.values()), default=0)
+        return max((mark.closed_txn() for mark in self._marks.values()), default=0)
 
     def due(self, group: int) -> list[bytes]:
-        """The mark of a group that has a block anyway; [] when the last one says as much."""
+        """The mark of a group that has a block anyway; [] when the last one says as much, or is not old enough."""
         self._idle_ticks = 0
         mark = self._marks.get(group)
-        if mark is None or mark.written >= mark.index:
+        if mark is None or mark.written >= mark.index or self._ticks - mark.written_at < MARK_TICKS:
             return []
-        mark.written = self._new[group] = mark.index
-        return [encode_commit_mark(partition=group, term=mark.term, commit=mark.index, closed_txn=mark.closed_txn)]
+        return [self._write(group, mark)]
 
-    def idle(self) -> list[bytes]:
-        """A tick has passed without anything to write: the marks that are missing in the log, once it was long enough."""
-        self._idle_ticks += 1
-        if self._idle_ticks < IDLE_TICKS or all(mark.written >= mark.index for mark in self._marks.values()):
+    def pass_tick(self, *, idle: bool) -> list[bytes]:
+        """A tick has passed; the marks that are missing in the log, once it was `idle` for long enough: nothing is to be
+        written."""
+        self._ticks += 1
+        self._idle_ticks += idle
+        if not idle or self._idle_ticks < IDLE_TICKS:
             return []
-        return [record for group in sorted(self._marks) for record in self.due(group)]
+        return [self._write(group, mark) for group, mark in sorted(self._marks.items()) if mark.written < mark.index]
+
+    def _write(self, group: int, mark: _Mark) -> bytes:
+        mark.written = self.new[group] = mark.index
+        mark.written_at = self._ticks
+        return encode_commit_mark(partition=group, term=mark.term, commit=mark.index, closed_txn=mark.closed_txn())
 
 
 @dataclass(slots=True)
@@ -94,10 +106,31 @@ class BlockOfRounds:
     records: list[bytes] = field(default_factory=list)  # until it is written
 
 
-def taken_places(round_: Round) -> dict[int, int]:
-    """Groups that got configurations in this round: where their next entry goes. Consensus placed them, not the machine."""
-    written = ((record.group, record.entries) for record in round_.records)
-    return {group: of.last + 1 for group, of in written if of is not None and KIND_CONFIGURATION in of.kinds}
+class RoundQueue:
+    """Rounds that the log has not wholly taken."""
+
+    def __init__(self) -> None:
+        self.rounds: deque[WaitingRound] = deque()
+        self.bytes = 0  # of their records, on disk
+
+    def add(self, waiting: WaitingRound) -> None:
+        """The newest round."""
+        self.bytes += sum(map(len, waiting.records)) + RECORD_ALIGN * len(waiting.records)
+        self.rounds.append(waiting)
+
+    def take_block(self, bytes_max: int) -> BlockOfRounds:
+        """The next records that fit, at least one where there is one; with the rounds that end with them."""
+        block, left = BlockOfRounds(), bytes_max
+        while self.rounds:
+            records = self.rounds[0].records
+            while records and (len(records[0]) + RECORD_ALIGN <= left or not block.records):
+                block.records.append(records.popleft())
+                left -= len(block.records[-1]) + RECORD_ALIGN
+            if records:
+                break
+            block.rounds.append(self.rounds.popleft())
+        self.bytes -= bytes_max - left
+        return block
 
 
 def size_on_disk(record: bytes) -> int:
@@ -110,13 +143,15 @@ def records_of_round(round_: Round, votes: dict[int, tuple[int, int | None]], ma
     heads: list[bytes] = []
     entries: list[bytes] = []
     due: list[bytes] = []
-    for record in round_.records:
-        hard = record.hard_state
-        if hard is not None and votes.get(record.group) != (hard.term, hard.vote):
-            votes[record.group] = hard.term, hard.vote
+    for group, _, ready in round_.taken:
+        if ready.completion is None:
+            continue
+        hard = ready.hard_state
+        if hard is not None and votes.get(group) != (hard.term, hard.vote):
+            votes[group] = hard.term, hard.vote
             value = {"vote": hard.vote}
-            heads.append(encode_json(RecordKind.HARD_STATE, value, partition=record.group, term=hard.term, index=0))
-        if record.entries is not None:
-            entries += records_of(record.group, record.entries)
-        due += marks.due(record.group)
+            heads.append(encode_json(RecordKind.HARD_STATE, value, partition=group, term=hard.term, index=0))
+        if ready.entries is not None:
+            entries += records_of(group, ready.entries)
+        due += marks.due(group)
     return heads + entries + due

@@ -47,7 +47,7 @@ class PeerEvents:
         """`life` gets time before this node speaks, too; `hold_log`: the log keeps what a restart needs."""
         self._consensus, self._driver, self._leading, self._membership = consensus, consensus.driver, leading, membership
         self._wal, self._life, self._reads, self._progress, self._hold_log = wal, life, reads, progress, hold_log
-        self._reserve = LogReserve(consensus.driver.groups.cores)
+        self._reserve = LogReserve(consensus.driver, wal)
         self.speaks = False  # this node takes part in consensus
         self._ticks = 0  # since the last look
 
@@ -95,7 +95,7 @@ class PeerEvents:
         with driver.lock:  # a life that is over from the next entry on is heard before it, and not after
             heard = self.speaks and self._membership.hears(peer)
             if heard:
-                driver.receive(self._reserve.take_fitting(messages, self._wal.room_bytes - driver.pending_bytes))
+                driver.receive(self._reserve.take_fitting(messages))
         if heard:
             self._reads.begin_waiting()
 

@@ -95,7 +95,7 @@ class ReadRounds:
 
     def begin_waiting(self) -> None:
         """Begins a round for the reads that wait, unless one is under way; called when one may have ended."""
-        while (begun := self._take_next()) is not None:
+        while self._next.reads and (begun := self._take_next()) is not None:
             self._ask(begun)
 
     def tick(self, ticks: int) -> None:

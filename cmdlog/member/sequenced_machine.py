@@ -55,7 +55,7 @@ class SequencedMachine:
 
     @property
     def pending_bytes(self) -> int:
-        return self._sequencer.log_feed.pending_bytes + 1024 * len(self._statements)
+        return self._sequencer.admission.pending_bytes + 1024 * len(self._statements)
 
     def take_records(self, bytes_max: int) -> Sequence[bytes]:
         records: list[bytes] = []
@@ -65,7 +65,7 @@ class SequencedMachine:
             records.append(encode_json(kind, value, partition=CLUSTER_GROUP, term=term, index=index))
             self._proposed[index] = done
             self._place = term, index + 1
-        room = bytes_max - sum(len(record) + RECORD_ALIGN for record in records)
+        room = bytes_max - sum(map(len, records)) - RECORD_ALIGN * len(records)
         taken = self._sequencer.log_feed.take_records(room)
         if records or taken:
             self._unwritten.append(bool(taken))
@@ -91,14 +91,15 @@ class SequencedMachine:
         released, left_out = self._gate.add(group, placed)
         for partition, index, position in left_out:
             self._leave_out(partition, index, position)
-        for partition, run in released:
-            self._run(partition, self._marks.add(partition, run, 0))
-        self._run(group, self._marks.add(group, (), entries.last))
+        known = entries.first + len(entries.terms) - 1
+        for partition, run in {group: (), **dict(released)}.items():
+            self._run(partition, self._marks.add(partition, run, known if partition == group else 0))
 
     def learn_code(self, version: int) -> None:
         """The log names this version of the code, and the sites have it: its batches and migrations may be run."""
         for partition, waited in self._code.learn(version).items():
-            self._commit(partition, waited)
+            if waited:
+                self._commit(partition, waited)
 
     def run_committed(self) -> None:
         """This node leads, and knows everything that may not be run: nothing waits for another one's marks."""
@@ -111,12 +112,11 @@ class SequencedMachine:
             self._run(partition, self._marks.release(partition))
 
     def _run(self, partition: int, entries: Sequence[tuple[int, bytes]]) -> None:
-        if entries:
-            self._commit(partition, self._code.add(partition, entries))
+        if entries and (entries := self._code.add(partition, entries)):
+            self._commit(partition, entries)
 
     def _commit(self, partition: int, entries: Sequence[tuple[int, bytes]]) -> None:
-        if entries:
-            self._sequencer.replicated.commit(partition, entries, partial(self._entry_blocks.block_of, partition))
+        self._sequencer.replicated.commit(partition, entries, partial(self._entry_blocks.block_of, partition))
 
     def read(self, group: int, result: ReadResult) -> None:
         if (done := self._reads.pop(result.context, None)) is not None:

@@ -47,6 +47,7 @@ Handler = Callable[[State, Any], None]
 _LEADER: Final = Role.LEADER  # a name of the module is found in a third of the time of a member of an enum
 _SILENT: Final = Franchise.NONE  # an acknowledgement or a heartbeat's answer would be counted as the lost disk's
 _FROM_LEADER: Final = (Append, Heartbeat, InstallSnapshot)  # only the leader of its term sends these
+_ANSWERS: Final = (AppendReply, HeartbeatReply)  # most bring no news: their handlers say whether something may be done now
 _CAMPAIGNING: Final[dict[type[Message], Handler]] = {
     VoteRequest: campaign.on_vote_request,
     VoteReply: campaign.on_vote_reply,
@@ -111,7 +112,8 @@ class RaftCore(State):
         """Takes a message of a peer. One that is malformed, stale or impossible is dropped and counted in `drops`."""
         if self.failed is not None:
             raise self.failed
-        self.dirty = True
+        if type(message) not in _ANSWERS:
+            self.dirty = True
         if message.receiver != self.id:
             self.drop(Drop.NOT_FOR_US)
         elif self.franchise is _SILENT:
@@ -121,7 +123,10 @@ class RaftCore(State):
         elif message.term < self.term:
             self._step_older(message)
         elif message.sender == self.leader or not isinstance(message, _FROM_LEADER):
-            self._dispatch(message)
+            if (handler := HANDLERS[self.role].get(type(message))) is None:
+                self.drop(Drop.WRONG_ROLE)
+            else:
+                handler(self, message)
         elif self.leader is not None:
             self.drop(Drop.SECOND_LEADER)
         else:
@@ -173,7 +178,8 @@ class RaftCore(State):
         change of leader their outcome is unknown until then, not failed. Raises: ProposalRefused (nothing was appended),
         ValueError for no payloads.
         """
-        self._check_alive()
+        if self.failed is not None:
+            raise self.failed
         if not payloads:
             raise ValueError("nothing is proposed")
         if self.role is not _LEADER:
@@ -260,7 +266,8 @@ class RaftCore(State):
         hard, copy, fetch = self._take_hard_state(entries is not None), self.offered_copy, self.offered_fetch
         written: Completion | None = None
         if entries is not None or hard is not None:
-            written = self.completion = self._begin_write(hard)
+            written = log.begin_write(self.write_number + 1, hard, now=self.ticks)
+            self.write_number += 1
         if self.soft_changed:
             soft = self.take_soft_state()
         results, self.read_results = self.read_results, []
@@ -268,13 +275,6 @@ class RaftCore(State):
             return None
         self.offered_copy = self.offered_fetch = None
         return Ready(hard, entries, now, after, committed, results, copy, written, soft, fetch)
-
-    def _begin_write(self, hard: HardState | None) -> Completion:
-        log = self.log
-        term = log.last_term if log.taken == log.last else log.term_at(log.taken)
-        completion = Completion(self.completion.number + 1, log.taken, log.base_term if term is None else term)
-        log.begin_write(completion, hard, now=self.ticks)
-        return completion
 
     def _take_hard_state(self, with_commit: bool) -> HardState | None:
         """The hard state when it must be written; beside entries, also when only the commit mark has moved."""

@@ -18,37 +18,31 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
 from cmdlog.raft.configuration import Configuration
 from cmdlog.raft.errors import BadConfiguration
-from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_NORMAL, SIZE_UNKNOWN, Entries, HardState, SnapshotDescriptor, value
+from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_NORMAL, NO_INDEX, SIZE_UNKNOWN, Entries, HardState, SnapshotDescriptor
 from cmdlog.wal.ids import Index, Term
 
 _NORMAL_BYTE: Final = bytes([KIND_NORMAL])
 
 
-@value
+@dataclass(slots=True)
 class Completion:
-    """Says that a write is durable, and with it every write before it. `number` counts the writes of one core from a random
-    start, so that the completion of a write from before a crash matches none; (index, term) is where the log ended then."""
+    """A write under way; later it says that the write is durable, and with it every one before it. `number` counts the writes of
+    one core from a random start, so that the completion of a write from before a crash matches none; (index, term) is where the
+    log ended then. `proves` falls when the log is truncated meanwhile."""
 
     number: int
     index: Index
     term: Term
-
-
-@dataclass(slots=True)
-class Write:
-    """A write under way. `proves` falls when the log is truncated meanwhile."""
-
-    completion: Completion
-    proves: Index
-    hard_state: HardState | None
-    size: int = 0  # bytes of its entries
-    begun: int = 0  # the tick in which it was taken
+    proves: Index = field(default=NO_INDEX, compare=False)
+    hard_state: HardState | None = field(default=None, compare=False)
+    size: int = field(default=0, compare=False)  # bytes of its entries
+    begun: int = field(default=0, compare=False)  # the tick in which it was taken
 
 
 class EntryLog:
@@ -83,7 +77,7 @@ class EntryLog:
         self.terms: list[Term] = []
         self.kinds = bytearray()
         self.payloads: list[bytes] = []
-        self.writes: deque[Write] = deque()
+        self.writes: deque[Completion] = deque()
         self.writing_bytes = 0  # of the entries of `writes`
         self.taken_bytes = 0  # of the entries that the next write begins with
         self.base, self.base_term, self.last_term = manifest.index, manifest.term, manifest.term
@@ -149,7 +143,7 @@ class EntryLog:
         already.
         """
         entries = self.slice(first, min(last, first + entries_max - 1))
-        size = payload_bytes(entries)
+        size = entries.size if entries.size >= 0 else payload_bytes(entries)
         if size > bytes_max and len(entries.terms) > 1:
             fitting = max(1, bisect_right(list(accumulate(map(len, entries.payloads))), bytes_max))
             entries = self.slice(first, first + fitting - 1)
@@ -314,20 +308,23 @@ class EntryLog:
         self.handed = Index(self.handed + len(entries.terms))
         return entries
 
-    def begin_write(self, completion: Completion, hard_state: HardState | None, *, now: int) -> None:
+    def begin_write(self, number: int, hard_state: HardState | None, *, now: int) -> Completion:
         """A write of everything up to `taken` is under way, since tick `now`."""
-        size, self.taken_bytes = self.taken_bytes, 0
+        size, self.taken_bytes, taken = self.taken_bytes, 0, self.taken
         self.writing_bytes += size
-        self.writes.append(Write(completion, self.taken, hard_state, size, now))
+        term = self.last_term if taken == self.last else self.term_at(taken) or self.base_term
+        write = Completion(number, taken, term, taken, hard_state, size, now)
+        self.writes.append(write)
+        return write
 
-    def complete(self, completion: Completion) -> list[Write]:
+    def complete(self, completion: Completion) -> list[Completion]:
         """The write and all before it are durable. Returns them, oldest first; none when the completion is not of a write under
         way: it came twice, out of order after a later one, or from before a crash."""
         writes = self.writes
-        done: list[Write] = []
+        done: list[Completion] = []
         for write in writes:
             done.append(write)
-            if write.completion is completion or write.completion == completion:
+            if write is completion or write == completion:
                 self.stable = max(self.stable, write.proves)
                 for _ in done:
                     self.writing_bytes -= writes.popleft().size

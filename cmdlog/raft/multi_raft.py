@@ -4,7 +4,7 @@ One rule: a *round* is what all groups want at one moment, as one block's worth 
 was built on a write leaves, group by group, only when that round and all before it are durable.
 
     groups = Groups(node)                 groups.add(group, core); groups.tick(); groups.step(group, message); groups.take(bundle)
-    round = groups.collect()              -> write round.records in one block, send round.send_now, apply round.committed
+    round = groups.collect()              -> write in one block, send round.send_now, and do the rest of each Ready in round.taken
     parcels = groups.durable(round.number)  -> send them; they were built on what is durable now
 
 A group that breaks one of its invariants is ended and named in `failed`; the others continue.
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from cmdlog.raft.configuration import NodeId
@@ -28,31 +28,25 @@ from cmdlog.raft.errors import Drop, InvariantBroken
 from cmdlog.raft.messages import (
     Append,
     Bundle,
-    Entries,
-    HardState,
     Heartbeat,
     HeartbeatBundle,
     HeartbeatReply,
     HeartbeatReplyBundle,
     Message,
-    SnapshotDescriptor,
+    value,
 )
-from cmdlog.raft.ready import EntriesWanted, ReadResult, Ready, SoftState
+from cmdlog.raft.ready import Ready
 from cmdlog.wal.ids import Index, PartitionId
 
 GroupId = PartitionId
+_RECEIVER: Final = attrgetter("receiver")
 ROUND_BYTES_MAX: Final = 16 << 20  # a few blocks of the log: what one group writes must not make the others wait for long
 
 UNDURABLE_BYTES_MAX: Final = 256 << 20  # of all groups: what a disk that stalls may cost in memory
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
-    """What one group wants written; in the order of the fields."""
-
-    group: GroupId
-    hard_state: HardState | None
-    entries: Entries | None
+Taken = list[tuple[GroupId, RaftCore, Ready]]
+"""What groups want, ascending by group."""
 
 
 @dataclass(slots=True)
@@ -64,18 +58,14 @@ class Parcel:
     bundles: list[Bundle] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Round:
-    """One moment of all groups, ascending by group in every list."""
+    """One moment of all groups. What its Readies want written is one write, all or nothing."""
 
     number: int
-    records: list[GroupRecord]  # one write, all or nothing
+    taken: Taken
+    entry_bytes: int  # to be written
     send_now: list[Parcel]  # ascending by receiver
-    committed: list[tuple[GroupId, Entries]]
-    reads: list[tuple[GroupId, ReadResult]]
-    copies: list[tuple[GroupId, SnapshotDescriptor]]
-    fetches: list[tuple[GroupId, EntriesWanted]]
-    soft_states: list[tuple[GroupId, SoftState]]  # of groups whose role or leader has changed
 
 
 class RaftGroups:
@@ -88,10 +78,9 @@ class RaftGroups:
         self.cores: dict[GroupId, RaftCore] = {}  # ascending by group
         self.failed: dict[GroupId, InvariantBroken] = {}
         self.drops: Counter[Drop] = Counter()  # messages for groups that are not here
-        # Not durable yet: (number, bytes of entries, what was taken).
-        self._rounds: deque[tuple[int, int, list[tuple[GroupId, RaftCore, Ready]]]] = deque()
+        self._rounds: deque[Round] = deque()  # not durable yet
         self._number = 0
-        self._touched: set[GroupId] = set()  # that may have changed since `take_touched`
+        self.touched: set[GroupId] = set()  # that may have changed since `take_touched`
         self._begin_with: GroupId | None = None  # the first group that the last round had no room for
 
     def add(self, group: GroupId, core: RaftCore) -> None:
@@ -150,15 +139,16 @@ class RaftGroups:
         The entries to be written in one round, and those to be applied, are at most `round_bytes_max` and one entry. Groups that
         the round has no room for still send; the next round begins with their entries.
         """
-        taken: list[tuple[GroupId, RaftCore, Ready]] = []
+        taken: Taken = []
+        sent: list[tuple[GroupId, list[Message]]] = []
         to_write = to_apply = 0
         room = self.round_bytes_max
         begin, self._begin_with = self._begin_with, None
         # A group rests, ends, only sends because the round has no room left for entries, or takes part in the round.
-        for group, core in self._in_turn(begin):
+        for group, core in list(self.cores.items()) if begin is None else self._in_turn(begin):
             if not core.dirty:
                 continue
-            self._touched.add(group)
+            self.touched.add(group)
             try:
                 ready = core.ready(room)
             except InvariantBroken as error:
@@ -169,6 +159,8 @@ class RaftGroups:
             if ready is None:
                 continue
             taken.append((group, core, ready))
+            if ready.send_now:
+                sent.append((group, ready.send_now))
             if ready.entries is not None:
                 to_write += payload_bytes(ready.entries)
                 room = min(room, self.round_bytes_max - to_write)
@@ -179,74 +171,69 @@ class RaftGroups:
             return None
         if begin is not None:
             taken.sort(key=itemgetter(0))
+            sent.sort(key=itemgetter(0))
         self._number += 1
-        self._rounds.append((self._number, to_write, taken))
         self.undurable_bytes += to_write
-        return Round(
-            self._number,
-            [GroupRecord(group, ready.hard_state, ready.entries) for group, _, ready in taken if ready.writes],
-            self._parcels((group, message) for group, _, ready in taken for message in ready.send_now),
-            [(group, ready.committed) for group, _, ready in taken if ready.committed is not None],
-            [(group, result) for group, _, ready in taken for result in ready.reads],
-            [(group, ready.copy) for group, _, ready in taken if ready.copy is not None],
-            [(group, ready.fetch) for group, _, ready in taken if ready.fetch is not None],
-            [(group, ready.soft_state) for group, _, ready in taken if ready.soft_state is not None],
-        )
+        round_ = Round(self._number, taken, to_write, self._parcels(sent) if sent else [])
+        self._rounds.append(round_)
+        return round_
 
     def durable(self, number: int) -> list[Parcel]:
         """The round and all before it are durable; returns what may leave now. A round that wrote nothing is durable as soon as
         all before it are. Numbers that were reported before mean nothing."""
-        released: list[tuple[GroupId, Message]] = []
-        while self._rounds and self._rounds[0][0] <= number:
-            _, written, taken = self._rounds.popleft()
-            self.undurable_bytes -= written
-            for group, core, ready in taken:
+        released: list[tuple[GroupId, list[Message]]] = []
+        while self._rounds and self._rounds[0].number <= number:
+            round_ = self._rounds.popleft()
+            self.undurable_bytes -= round_.entry_bytes
+            for group, core, ready in round_.taken:
                 if self.cores.get(group) is not core:
                     continue  # it ended meanwhile: nothing may leave in its name
-                released += [(group, message) for message in ready.send_after_fsync]
+                if ready.send_after_fsync:
+                    released.append((group, ready.send_after_fsync))
+                if ready.completion is None:
+                    continue
                 try:
                     core.advance(ready.completion)
                 except InvariantBroken as error:
                     self._end(group, error)
-        return self._parcels(released)
+        return self._parcels(released) if released else []
 
     def take_touched(self) -> set[GroupId]:
         """Groups whose role, term, leader or commit may differ from when this was called last: those that `collect` looked at,
         and those that are gone. The others are as they were."""
-        touched, self._touched = self._touched, set()
+        touched, self.touched = self.touched, set()
         return touched
 
-    def _in_turn(self, begin: GroupId | None) -> list[tuple[GroupId, RaftCore]]:
-        cores = list(self.cores.items())
-        if begin is None:
-            return cores
+    def _in_turn(self, begin: GroupId) -> list[tuple[GroupId, RaftCore]]:
+        cores = self.cores.items()
         return [*(each for each in cores if each[0] >= begin), *(each for each in cores if each[0] < begin)]
 
     def _end(self, group: GroupId, error: InvariantBroken) -> None:
         self.failed[group] = error
-        self._touched.add(group)
+        self.touched.add(group)
         del self.cores[group]
 
-    def _parcels(self, messages: Iterable[tuple[GroupId, Message]]) -> list[Parcel]:
+    def _parcels(self, sent: Iterable[tuple[GroupId, list[Message]]]) -> list[Parcel]:
         parcels: dict[NodeId, Parcel] = {}
         beats: dict[NodeId, list[tuple[GroupId, Heartbeat]]] = {}
         answers: dict[NodeId, list[tuple[GroupId, HeartbeatReply]]] = {}
-        for group, message in messages:
-            receiver = message.receiver
-            if receiver not in parcels:
-                parcels[receiver], beats[receiver], answers[receiver] = Parcel(receiver), [], []
-            if type(message) is Heartbeat:
-                beats[receiver].append((group, message))
-            elif type(message) is HeartbeatReply:
-                answers[receiver].append((group, message))
-            else:
-                parcels[receiver].messages.append((group, message))
-        for receiver, parcel in parcels.items():
-            if sent := beats[receiver]:
-                parcel.bundles.append(self._bundle(receiver, sent))
-            if said := answers[receiver]:
-                parcel.bundles.append(self._reply_bundle(receiver, said))
-        return [parcels[receiver] for receiver in sorted(parcels)]
+        for group, messages in sent:
+            for message in messages:
+                receiver = message.receiver
+                parcel = parcels.get(receiver)
+                if parcel is None:
+                    parcel = parcels[receiver] = Parcel(receiver)
+                if type(message) is Heartbeat:
+                    beats.setdefault(receiver, []).append((group, message))
+                elif type(message) is HeartbeatReply:
+                    answers.setdefault(receiver, []).append((group, message))
+                else:
+                    parcel.messages.append((group, message))
+        for receiver, of_beats in beats.items():
+            parcels[receiver].bundles.append(self._bundle(receiver, of_beats))
+        for receiver, of_answers in answers.items():
+            parcels[receiver].bundles.append(self._reply_bundle(receiver, of_answers))
+        return sorted(parcels.values(), key=_RECEIVER)
 
     def _bundle(self, receiver: NodeId, beats: list[tuple[GroupId, Heartbeat]]) -> HeartbeatBundle:
         groups, terms = [group for group, _ in beats], [beat.term for _, beat in beats]

@@ -98,11 +98,6 @@ class Ready:
     soft_state: SoftState | None = None  # when it has changed; nothing of it is durable
     fetch: EntriesWanted | None = None  # to be read from the caller's log; there is one at a time
 
-    @property
-    def writes(self) -> bool:
-        """Whether there is anything to make durable."""
-        return self.completion is not None
-
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:

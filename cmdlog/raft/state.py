@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from cmdlog.raft.configuration import Configuration, NodeId
-from cmdlog.raft.entries import Completion, EntryLog, decoded_configurations
+from cmdlog.raft.entries import EntryLog, decoded_configurations
 from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
 from cmdlog.raft.messages import KIND_EMPTY, NO_INDEX, Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import FollowerProgress
@@ -69,7 +69,6 @@ class State:
         "admitted",
         "after",
         "asked_at",
-        "completion",
         "contradicted",
         "copying",
         "dirty",
@@ -113,6 +112,7 @@ class State:
         "timeout",
         "vote",
         "votes",
+        "write_number",
     )
 
     def __init__(self, node: NodeId, *, rng: random.Random, settings: RaftSettings, restored: Restored) -> None:
@@ -132,7 +132,7 @@ class State:
         self.offered_copy: SnapshotDescriptor | None = None  # for the next Ready
         self._restore(restored)
         self.read_number = rng.getrandbits(62)  # of the latest read that was passed on; begins at random with every start
-        self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)
+        self.write_number = rng.getrandbits(48)  # of the latest write
         self.leader: NodeId | None = None
         self.role, self.reason = Role.FOLLOWER, RoleReason.STARTED
         self.removed_at = Index(0)  # a peer knows of a committed configuration there, and that this node is in none from there on

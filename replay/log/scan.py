@@ -25,7 +25,7 @@ from itertools import repeat
 from typing import Any, Final, Self
 
 from cmdlog.wal.errors import Corrupt
-from cmdlog.wal.format.batch import batch_catalog, batch_procedures, batch_span, decode_batch
+from cmdlog.wal.format.batch import batch_procedures, batch_span, catalog_and_places, decode_batch
 from cmdlog.wal.format.control_record import Skip, schema_txn
 from cmdlog.wal.format.record import DIGEST, RECORD, Record, RecordKind, decode_commit_mark
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog
@@ -176,7 +176,7 @@ class ScannedStream(StreamFold):
         self.calls += calls
         self.bytes += len(record.raw)
         if record.kind is _BATCH:
-            catalog = batch_catalog(record)
+            catalog, _ = catalog_and_places(record.raw)
             self.catalogs.add(catalog)
             self.calls_of.update(zip(repeat(catalog), batch_procedures(record)[:calls], strict=False))
 

@@ -42,12 +42,10 @@ OF_DRIVER: Final = (
     ),
     Mutant(
         "release-with-the-first-block",
-        DRIVER,
-        "                if waiting.records:\n                    self._wants_block = True\n                    break\n"
-        "                block.rounds.append(self._waiting.popleft())",
-        "                if waiting not in block.rounds:\n                    block.rounds.append(waiting)\n"
-        "                if waiting.records:\n                    self._wants_block = True\n                    break\n"
-        "                self._waiting.popleft()",
+        COMMITS,
+        "            if records:\n                break\n            block.rounds.append(self.rounds.popleft())",
+        "            block.rounds.append(self.rounds[0])\n            if records:\n                break\n"
+        "            self.rounds.popleft()",
         "a round is acknowledged when a prefix of it is durable",
     ),
     Mutant(
@@ -74,9 +72,30 @@ OF_DRIVER: Final = (
     Mutant(
         "vote-not-written",
         COMMITS,
-        "votes.get(record.group) != (hard.term, hard.vote):",
-        "votes.get(record.group, (0, 0))[0] != hard.term:",
+        "votes.get(group) != (hard.term, hard.vote):",
+        "votes.get(group, (0, 0))[0] != hard.term:",
         "a node forgets whom it voted for in a term that it knew before",
+    ),
+    Mutant(
+        "hard-state-left-out-of-a-round",
+        COMMITS,
+        "        if ready.completion is None:\n",
+        "        if ready.entries is None:\n",
+        "a vote is not in the log when there are no entries beside it",
+    ),
+    Mutant(
+        "nobody-is-woken-for-the-rest",
+        DRIVER,
+        "            self._wants_block = bool(self._waiting.rounds)",
+        "            self._wants_block = False",
+        "the rest of a round waits until something else comes",
+    ),
+    Mutant(
+        "busy-group-gets-no-mark",
+        COMMITS,
+        "self._ticks - mark.written_at < MARK_TICKS",
+        "mark.written",
+        "a restart of a busy node replays its whole log",
     ),
     Mutant(
         "order-of-a-block",
@@ -102,8 +121,8 @@ OF_DRIVER: Final = (
     Mutant(
         "commit-not-marked",
         COMMITS,
-        "        mark.written = self._new[group] = mark.index\n",
-        "        mark.written = mark.index\n        self._new[group] = mark.index + 8\n",
+        "        mark.written = self.new[group] = mark.index\n",
+        "        mark.written = mark.index\n        self.new[group] = mark.index + 8\n",
         "the log lets go of entries that no durable mark calls committed",
     ),
     Mutant(
@@ -116,8 +135,8 @@ OF_DRIVER: Final = (
     Mutant(
         "closes-more-than-it-ran",
         COMMITS,
-        "closed_txn=mark.closed_txn)]",
-        "closed_txn=mark.closed_txn + (1 << 40))]",
+        "closed_txn=mark.closed_txn())",
+        "closed_txn=mark.closed_txn() + (1 << 40))",
         "a mark closes TxnIds that another leader's clock has not given yet",
     ),
 )
@@ -259,8 +278,8 @@ OF_GATE: Final = (
     Mutant(
         "others-are-not-let-go",
         GATE,
-        "        for partition, queue in self._waiting.items():",
-        "        for partition, queue in list(self._waiting.items())[:1]:",
+        "        for partition in sorted(self._waiting):",
+        "        for partition in sorted(self._waiting)[:1]:",
         "the partition that had the call first waits for ever",
     ),
     Mutant(
@@ -301,18 +320,20 @@ OF_MACHINE: Final = (
         "site-learns-of-a-skip-too-late",
         MACHINE,
         "        for partition, index, position in left_out:\n            self._leave_out(partition, index, position)\n"
-        "        for partition, run in released:\n            self._run(partition, self._marks.add(partition, run, 0))\n"
-        "        self._run(group, self._marks.add(group, (), entries.last))\n",
-        "        for partition, run in released:\n            self._run(partition, self._marks.add(partition, run, 0))\n"
-        "        self._run(group, self._marks.add(group, (), entries.last))\n"
-        "        for partition, skip in skips:\n            self._leave_out(partition, skip.batch, skip.position)\n",
+        "        known = entries.first + len(entries.terms) - 1\n"
+        "        for partition, run in {group: (), **dict(released)}.items():\n"
+        "            self._run(partition, self._marks.add(partition, run, known if partition == group else 0))\n",
+        "        known = entries.first + len(entries.terms) - 1\n"
+        "        for partition, run in {group: (), **dict(released)}.items():\n"
+        "            self._run(partition, self._marks.add(partition, run, known if partition == group else 0))\n"
+        "        for partition, index, position in left_out:\n            self._leave_out(partition, index, position)\n",
         "a site runs a call whose skip is logged",
     ),
     Mutant(
         "known-before-it-waits",
         MACHINE,
-        "        self._run(group, self._marks.add(group, (), entries.last))\n",
-        "        self._run(group, self._marks.add(group, (), entries.last + 100))\n",
+        "known if partition == group else 0))\n",
+        "known + 100 if partition == group else 0))\n",
         "marks count entries as known that are not",
     ),
     Mutant(
@@ -353,8 +374,8 @@ OF_MACHINE: Final = (
     Mutant(
         "durable-is-committed",
         LOG_FEED,
-        "taken.flights if self.votes_alone else ()",
-        "taken.flights",
+        "self.commit(taken, now) if self.votes_alone else []",
+        "self.commit(taken, now)",
         "a call is run and answered when one disk has it",
     ),
     Mutant(
@@ -599,9 +620,8 @@ OF_TRANSPORT: Final = (
     Mutant(
         "closed-outbox-keeps",
         OUTBOX,
-        "            if not self._open:\n                self._count_dropped(len(sized), sum(size for size, _ in sized))\n"
-        "                return\n",
-        "",
+        "            if not self._open:\n",
+        "            if False:\n",
         "memory grows while a peer is away, and old messages arrive first",
     ),
     Mutant(

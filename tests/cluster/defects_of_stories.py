@@ -10,7 +10,7 @@ PLAN, SIGHT = (f"cluster/membership/{name}.py" for name in ("member_plan", "memb
 CHANGES = PLAN
 REQUESTS, SETS = (f"cluster/membership/{name}.py" for name in ("member_requests", "fault_sets"))
 RECONCILER, FOLLOWER = "cluster/membership/reconciler.py", "member/membership/roll_follower.py"
-GROUPS, PLACES, DIRECTORY = "cluster/copying/copied_groups.py", "cluster/rounds.py", "member/rejoin/copied_directory.py"
+GROUPS, PLACES, DIRECTORY = "cluster/copying/copied_groups.py", "cluster/replication.py", "member/rejoin/copied_directory.py"
 QUARANTINE = "member/rejoin/quarantine_folder.py"
 
 OF_STORIES: Final = (
@@ -178,8 +178,8 @@ OF_STORIES: Final = (
     Mutant(
         "configuration-takes-no-place",
         PLACES,
-        "if of is not None and KIND_CONFIGURATION in of.kinds}",
-        "if False}",
+        "not from_machine and KIND_CONFIGURATION in written.kinds:",
+        "False:",
         "the leader gives the place of a configuration to a call",
     ),
 )
@@ -198,5 +198,5 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     GROUPS: ("cluster/copying/test_copied_groups.py",),
     QUARANTINE: ("member/rejoin/test_quarantine_folder.py", "member/rejoin/test_rejoin_steps.py"),
-    PLACES: ("cluster/sim/members/test_member_stories.py",),
+    PLACES: ("cluster/test_replication.py", "cluster/sim/members/test_member_stories.py"),
 }

@@ -6,7 +6,15 @@ import random
 
 import pytest
 
-from cmdlog.cluster.entry_records import EntryBlocks, check_entries, describe_batch, entry_of, is_entry, place_of, records_of
+from cmdlog.cluster.entry_records import (
+    LAST_ENTRY_KIND,
+    EntryBlocks,
+    check_entries,
+    describe_batch,
+    entry_of,
+    place_of,
+    records_of,
+)
 from cmdlog.raft import Configuration
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.entries import EntryLog
@@ -125,7 +133,7 @@ def test_an_entry_that_names_another_place_is_refused(payload: bytes, said: str)
 )
 def test_a_note_is_no_entry(note: bytes) -> None:
     """A peer cannot make this node vote, or call something committed, by an entry."""
-    assert not is_entry(note)
+    assert place_of(note)[0] > LAST_ENTRY_KIND
     with pytest.raises(BadRecord, match="sent as the entry"):
         check_entries(GROUP, column(8, (2, KIND_NORMAL, note)))
 
@@ -162,9 +170,9 @@ def test_an_empty_entry_has_no_payload() -> None:
 
 @pytest.mark.parametrize("kind", list(RecordKind))
 def test_entries_are_the_kinds_below_16(kind: RecordKind) -> None:
-    """`is_entry` of bytes says what `Record.is_entry` says of the decoded record."""
+    """`LAST_ENTRY_KIND` says of bytes what `Record.is_entry` says of the decoded record."""
     record = encode_record(kind, b"", partition=GROUP, term=1, index=1)
-    assert is_entry(record) == decode_record(record).is_entry == (kind < 16)
+    assert (place_of(record)[0] <= LAST_ENTRY_KIND) == decode_record(record).is_entry == (kind < 16)
 
 
 def test_a_batch_is_described_with_its_calls() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from cmdlog.cluster.log_reserve import BLOCK_BYTES, LogReserve
 from cmdlog.cluster.rounds import size_on_disk
@@ -27,11 +28,28 @@ def an_append(kinds: bytes = b"", *, group: int = ZERO, size: int = SIZE, first:
     return PartitionId(group), Append(LEADER, NODE, TERM, TERM, Index(1), entries)
 
 
-def reserve(*, last: int = 1, term: int = TERM) -> LogReserve:
+class RoomyReserve:
+    """A reserve of a log whose room a test sets."""
+
+    def __init__(self, core: Any) -> None:
+        self._log = SimpleNamespace(room_bytes=0)
+        driver: Any = SimpleNamespace(groups=SimpleNamespace(cores={ZERO: core}), pending_bytes=0)
+        self._reserve = LogReserve(driver, cast(Any, self._log))
+
+    @property
+    def lacks_room(self) -> bool:
+        return self._reserve.lacks_room
+
+    def take_fitting(self, messages: Sequence[Addressed], room_bytes: int) -> Sequence[Addressed]:
+        self._log.room_bytes = room_bytes
+        return self._reserve.take_fitting(messages)
+
+
+def reserve(*, last: int = 1, term: int = TERM) -> RoomyReserve:
     """Of a node whose group 0 ends there; its entries have this term."""
     log = SimpleNamespace(last=Index(last), term_at=lambda index: Term(term) if index <= last else None)
     core: Any = SimpleNamespace(log=log)
-    return LogReserve({ZERO: core})
+    return RoomyReserve(core)
 
 
 def test_what_fits_is_taken_as_it_came() -> None:

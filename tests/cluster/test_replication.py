@@ -12,10 +12,10 @@ from cmdlog.cluster.entry_records import EntryBlocks
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.replicated_machine import GroupRequest
 from cmdlog.cluster.replication import Replication
-from cmdlog.raft import HardState
+from cmdlog.raft import Completion, HardState, Ready
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, Entries, HeartbeatBundle
-from cmdlog.raft.multi_raft import GroupRecord, Parcel, RaftGroups, Round
+from cmdlog.raft.multi_raft import Parcel, RaftGroups, Round
 from cmdlog.wal.errors import Wedged
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.record import RecordKind, decode_record
@@ -36,6 +36,8 @@ class ScriptedGroups:
 
     def collect(self) -> Round | None:
         return self.rounds.popleft() if self.rounds else None
+
+    touched = frozenset[int]()
 
     def take_touched(self) -> set[int]:
         return set()
@@ -119,8 +121,9 @@ def rig() -> Rig:
 def a_round(number: int, *, entries: Entries | None = None, vote: tuple[int, int] | None = None, group: int = 0) -> Round:
     """One group's wishes; `vote` is a term and for whom."""
     hard = None if vote is None else HardState(Term(vote[0]), NodeId(vote[1]), Index(0))
-    records = [GroupRecord(PartitionId(group), hard, entries)] if hard or entries else []
-    return Round(number, records, [], [], [], [], [], [])
+    written = Completion(number, Index(0), Term(0)) if hard or entries else None
+    ready = Ready(hard, entries, [], [], None, [], None, written)
+    return Round(number, [(PartitionId(group), cast(Any, None), ready)], 0, [])
 
 
 def test_what_rests_on_a_round_leaves_when_it_is_durable(rig: Rig) -> None:
@@ -171,7 +174,8 @@ def test_vote_is_written_whenever_it_changes(rig: Rig) -> None:
 def test_block_has_terms_then_entries_then_marks(rig: Rig) -> None:
     """What is torn off at its end was not said by what is left: a mark follows what it calls committed."""
     first = a_round(1, entries=batches(1, 4), vote=(4, 1))
-    done = Round(2, [GroupRecord(PartitionId(0), None, batches(2, 4))], [], [(PartitionId(0), batches(1, 4))], [], [], [], [])
+    done = a_round(2, entries=batches(2, 4))
+    done.taken[0][2].committed = batches(1, 4)  # type: ignore[misc]
     later = a_round(3, entries=batches(3, 5), vote=(5, 2))
     rig.begin(first, done, later)
     assert rig.machine.ran == [(0, 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from cmdlog.cluster.rounds import IDLE_TICKS, BlockOfRounds, CommitMarks, WaitingRound, size_on_disk
+from cmdlog.cluster.rounds import IDLE_TICKS, MARK_TICKS, BlockOfRounds, CommitMarks, WaitingRound, size_on_disk
 from cmdlog.raft import Configuration
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY, KIND_NORMAL
@@ -49,7 +49,13 @@ def stated(records: list[bytes]) -> list[tuple[int, int, int, int]]:
 
 def idle(marks: CommitMarks, ticks: int) -> list[list[bytes]]:
     """What each of so many idle ticks writes."""
-    return [marks.idle() for _ in range(ticks)]
+    return [marks.pass_tick(idle=True) for _ in range(ticks)]
+
+
+def pass_time(marks: CommitMarks) -> None:
+    """A mark may follow the last one."""
+    for _ in range(MARK_TICKS):
+        assert marks.pass_tick(idle=False) == []
 
 
 def test_a_mark_states_what_was_handed_out() -> None:
@@ -64,7 +70,7 @@ def test_a_group_without_commits_has_no_mark() -> None:
     marks = CommitMarks()
     marks.committed(3, batches(5, 1, group=3))
     assert marks.due(2) == []
-    assert marks.take_new() == {}
+    assert marks.new == {}
     assert CommitMarks().last_txn == 0
 
 
@@ -73,9 +79,20 @@ def test_a_mark_is_written_once() -> None:
     marks = CommitMarks()
     marks.committed(0, batches(1, 1, 1))
     assert stated(marks.due(0)) == [(0, 1, 2, txn_of(2))]
+    pass_time(marks)
     assert marks.due(0) == []
     marks.committed(0, batches(3, 1))
     assert stated(marks.due(0)) == [(0, 1, 3, txn_of(3))]
+
+
+def test_a_busy_group_gets_a_mark_now_and_then() -> None:
+    """Each block could state what the one before it has committed; a restart hears it from the leader."""
+    marks, made = CommitMarks(), list[tuple[int, int, int, int]]()
+    for index in range(1, 8 * MARK_TICKS):
+        marks.committed(0, batches(2 * index, 1, 1))
+        made += stated([*marks.due(0), *marks.due(0)])
+        assert marks.pass_tick(idle=False) == []
+    assert made == [(0, 1, at, txn_of(at)) for at in range(3, 16 * MARK_TICKS, 2 * MARK_TICKS)]
 
 
 def test_entries_that_are_no_batches_close_nothing_more() -> None:
@@ -85,10 +102,12 @@ def test_entries_that_are_no_batches_close_nothing_more() -> None:
     schema = encode_json(RecordKind.SCHEMA, {"statements": [], "txn_id": txn_of(99)}, partition=0, term=2, index=5)
     marks.committed(0, column(1, (1, *EMPTY)))
     assert stated(marks.due(0)) == [(0, 1, 1, 0)]
+    pass_time(marks)
     marks.committed(
         0, column(2, (1, KIND_NORMAL, batch(2)), (2, *EMPTY), (2, KIND_CONFIGURATION, members), (2, KIND_NORMAL, schema))
     )
     assert stated(marks.due(0)) == [(0, 2, 5, txn_of(2))]
+    pass_time(marks)
     marks.committed(0, column(6, (3, *EMPTY)))
     assert stated(marks.due(0)) == [(0, 3, 6, txn_of(2))]
 
@@ -111,18 +130,17 @@ def test_the_last_transaction_id_is_that_of_any_group() -> None:
     assert marks.last_txn == txn_of(3)
 
 
-def test_take_new_says_once_what_the_marks_say() -> None:
-    """Only of marks that were made: those are durable with the round that takes them."""
+def test_new_marks_are_known_until_a_round_takes_them() -> None:
+    """Only marks that were made: those are durable with the round that takes them."""
     marks = CommitMarks()
     marks.committed(0, batches(1, 1, 1))
     marks.committed(1, batches(1, 1, group=1))
-    assert marks.take_new() == {}
+    assert marks.new == {}
     marks.due(0)
-    assert marks.take_new() == {0: 2}
-    assert marks.take_new() == {}
+    assert marks.new == {0: 2}
     marks.due(0)
     marks.due(1)
-    assert marks.take_new() == {1: 1}
+    assert marks.new == {0: 2, 1: 1}
 
 
 def test_an_idle_node_writes_the_missing_marks_after_a_while() -> None:
@@ -134,7 +152,7 @@ def test_an_idle_node_writes_the_missing_marks_after_a_while() -> None:
     *before, last = idle(marks, IDLE_TICKS)
     assert before == [[]] * (IDLE_TICKS - 1)
     assert [group for group, _, _, _ in stated(last)] == [2, 1022]
-    assert marks.take_new() == {4: 1, 2: 1, 1022: 1}
+    assert marks.new == {4: 1, 2: 1, 1022: 1}
     assert idle(marks, 3 * IDLE_TICKS) == [[]] * (3 * IDLE_TICKS)
 
 
@@ -143,6 +161,7 @@ def test_blocks_postpone_the_marks_of_an_idle_node() -> None:
     marks = CommitMarks()
     for index in range(1, 10):
         assert idle(marks, IDLE_TICKS - 1) == [[]] * (IDLE_TICKS - 1)
+        pass_time(marks)
         marks.committed(0, batches(index, 1))
         assert len(marks.due(0)) == 1
         marks.committed(1, batches(index, 1, group=1))

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,7 +38,7 @@ def full(nodes: Sequence[Node]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         for node in nodes:
             reserve = member_of(node).events._reserve
-            patched.setattr(reserve, "take_fitting", lambda messages, _room, take=reserve.take_fitting: take(messages, 0))
+            patched.setattr(reserve, "_wal", SimpleNamespace(room_bytes=0))
             patched.setattr(member_of(node).leading.checks, "_is_full", lambda: True)
         yield
 

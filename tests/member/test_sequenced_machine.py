@@ -62,6 +62,8 @@ class KnownSequencer:
     def log_feed(self) -> KnownSequencer:
         return self
 
+    admission = log_feed
+
     @property
     def pending_bytes(self) -> int:
         return sum(map(len, self.ready))

@@ -303,8 +303,8 @@ MUTANTS: Final = (
     Mutant(
         "lost-last-append",
         "roles/leader.py",
-        "progress.sending is Sending.REPLICATE and progress.match < state.log.last\n",
-        "False\n",
+        "        progress.nudge = progress.sending is _REPLICATE\n",
+        "        progress.nudge = False\n",
         "a lost last message stalls its follower",
     ),
     Mutant(

@@ -79,16 +79,9 @@ OF_GROUPS: Final = (
     Mutant(
         "rounds-released-out-of-order",
         "multi_raft.py",
-        "        while self._rounds and self._rounds[0][0] <= number:\n",
+        "        while self._rounds and self._rounds[0].number <= number:\n",
         "        while self._rounds:\n",
         "acknowledgements leave before their round is durable",
-    ),
-    Mutant(
-        "hard-state-left-out-of-a-round",
-        "multi_raft.py",
-        "for group, _, ready in taken if ready.writes],",
-        "for group, _, ready in taken if ready.entries],",
-        "a vote is not in the log when there are no entries beside it",
     ),
     # pitfall 41: mixed versions
     Mutant(

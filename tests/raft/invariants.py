@@ -46,7 +46,7 @@ def _terms_rise(state: State) -> bool:
 def _writes_in_order(state: State) -> bool:
     log = state.log
     proofs = [*(write.proves for write in log.writes), log.taken]
-    numbers = [*(write.completion.number for write in log.writes), state.completion.number]
+    numbers = [*(write.number for write in log.writes), state.write_number]
     return proofs == sorted(proofs) and numbers == sorted(numbers)
 
 

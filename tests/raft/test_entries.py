@@ -24,9 +24,7 @@ class Writer:
         """Asks the log what to write; returns what will complete it."""
         self.log.take_unstable(**WHOLE)
         self.taken += 1
-        completion = Completion(self.taken, self.log.last, self.log.last_term)
-        self.log.begin_write(completion, None, now=0)
-        return completion
+        return self.log.begin_write(self.taken, None, now=0)
 
 
 def a_log(*terms: int, base: int = 0, base_term: int = 0) -> EntryLog:
@@ -157,7 +155,7 @@ def test_completion_of_another_life_is_ignored() -> None:
     for other in (Completion(99, Index(2), Term(1)), Completion(1, Index(1), Term(1)), Completion(1, Index(2), Term(2))):
         assert log.complete(other) == []
     assert log.stable == 0
-    assert [write.completion for write in log.complete(completion)] == [completion]
+    assert log.complete(Completion(1, Index(2), Term(1))) == [completion]
 
 
 def test_committed_entries_are_handed_out_once_and_only_when_durable_here() -> None:

@@ -18,7 +18,6 @@ from cmdlog.raft import (
     SnapshotDescriptor,
 )
 from cmdlog.raft.configuration import NodeId, nodes
-from cmdlog.raft.entries import Write
 from cmdlog.raft.progress import Sending
 from cmdlog.raft.reads import Waiting
 from cmdlog.wal.ids import Index, Term
@@ -47,7 +46,7 @@ DAMAGE: list[tuple[str, Callable[[RaftCore], None]]] = [
     ("one length", lambda core: core.log.payloads.append(b"")),
     ("beside its last index", _log("last_term", Term(9))),
     ("never fall", lambda core: core.log.terms.__setitem__(0, Term(99))),
-    ("prove no more", lambda core: core.log.writes.append(Write(Completion(1, Index(1), Term(1)), Index(99), None))),
+    ("prove no more", lambda core: core.log.writes.append(Completion(1, Index(1), Term(1), Index(99)))),
     ("those of the log", lambda core: core.log.configurations.append((Index(99), PAIR))),
     ("at most one configuration", lambda core: core.log.configurations.extend([(Index(5), PAIR), (Index(6), PAIR)])),
     ("the snapshot has", _set("manifest", SnapshotDescriptor(Index(-1)))),

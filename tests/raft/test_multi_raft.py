@@ -73,8 +73,9 @@ class Network:
         if taken is None:
             return False
         self.rounds.append(taken)
-        for group, entries in taken.committed:
-            self.applied.setdefault((node, group), []).extend(filter(None, entries.payloads))
+        for group, _, ready in taken.taken:
+            if ready.committed is not None:
+                self.applied.setdefault((node, group), []).extend(filter(None, ready.committed.payloads))
         self.wire += [(node, parcel) for parcel in [*taken.send_now, *own.durable(taken.number)]]
         return True
 
@@ -101,7 +102,7 @@ def test_one_round_has_the_records_of_all_groups_in_order() -> None:
         network.nodes[A].ask(GroupId(group), lambda core: core.propose([b"x"]))
     network.settle()
     first = network.rounds[0]
-    assert [record.group for record in first.records] == [0, 1, 2, 3, 4]
+    assert [group for group, _, ready in first.taken if ready.completion is not None] == [0, 1, 2, 3, 4]
     assert [parcel.receiver for parcel in first.send_now] == [B, C]
     assert all(group in range(5) and isinstance(message, Append) for group, message in first.send_now[0].messages)
     network.nodes[A].tick()
@@ -142,7 +143,8 @@ def test_nothing_leaves_before_its_round_and_all_before_it_are_durable() -> None
     second = own.collect()
     assert first is not None
     assert second is not None
-    assert (len(first.records), second.records, first.send_now, second.send_now) == (1, [], [], [])
+    assert [[ready.completion is not None for _, _, ready in round_.taken] for round_ in (first, second)] == [[True], [False]]
+    assert first.send_now == second.send_now == []
     assert own.durable(0) == []
     (parcel,) = own.durable(second.number)
     assert [type(message) for _, message in parcel.messages] == [AppendReply] * 2
@@ -150,18 +152,20 @@ def test_nothing_leaves_before_its_round_and_all_before_it_are_durable() -> None
 
 
 def test_reads_and_copies_come_out_with_their_group() -> None:
-    """Every list of a round says whose it is."""
+    """A round says whose they are."""
     network = Network(2)
     network.elect(2)
     network.nodes[A].ask(GroupId(1), lambda core: core.read_index(5))
     network.settle()
-    assert [(group, read.context) for each in network.rounds for group, read in each.reads] == [(1, 5)]
+    assert [(group, read.context) for each in network.rounds for group, _, ready in each.taken for read in ready.reads] == [
+        (1, 5)
+    ]
     manifest = SnapshotDescriptor(Index(9), Term(1), Configuration(voters=nodes((1, 2, 3))))
     own = network.nodes[B]
     own.step(GroupId(1), InstallSnapshot(A, B, own.cores[GroupId(1)].term, manifest))
     taken = own.collect()
     assert taken is not None
-    assert taken.copies == [(1, manifest)]
+    assert [(group, ready.copy) for group, _, ready in taken.taken] == [(1, manifest)]
 
 
 def _break(core: RaftCore) -> None:
@@ -255,7 +259,7 @@ def test_a_round_is_bounded_in_bytes_and_groups_take_turns() -> None:
         rounds.append(taken)
     first = rounds[0]
     assert {group for group, _ in first.send_now[0].messages} == {0, 1, 2, 3}
-    written = [{r.group: len(r.entries) for r in each.records if r.entries is not None} for each in rounds]
+    written = [{group: len(of.entries) for group, _, of in each.taken if of.entries is not None} for each in rounds]
     assert written == [{0: 2, 1: 1}, {2: 2, 3: 1}, {0: 1, 1: 1, 2: 1}, {1: 1, 3: 2}]
     for each in rounds:
         leading.durable(each.number)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from typing import Final, cast
 
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
@@ -44,8 +44,9 @@ class FramedConnection(asyncio.Protocol):
         self.error: Exception | None = None  # why it ended, where it did not just end
         self.writable = True
         self._hung_up = False
+        self._over = False  # nothing is taken or sent any more, whatever waits
         self.in_bytes = self.out_bytes = 0
-        self.faults: Counter[FrameFault] = Counter()  # of lengths; those of contents are counted by who opens the frames
+        self.faults = self._cutter.faults  # of lengths; those of contents are counted by who opens the frames
 
     # -- coming and going ------------------------------------------------------------------------------------------------
 
@@ -60,7 +61,7 @@ class FramedConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.error = self.error or exc
-        self.writable = False
+        self.writable, self._over = False, True
         self.closed.set()
         self._arrived.set()
         if self._on_closed is not None:
@@ -69,7 +70,7 @@ class FramedConnection(asyncio.Protocol):
     def end(self, error: Exception | None = None) -> None:
         """Closes at once, whatever waits to be sent. The first reason counts."""
         self.error = self.error or error
-        self.writable = False
+        self.writable, self._over = False, True
         if self._transport is not None:
             self._transport.abort()
         else:
@@ -77,7 +78,7 @@ class FramedConnection(asyncio.Protocol):
 
     def hang_up(self) -> None:
         """Closes when what was written is sent, or was not taken for `LINGER_S`."""
-        self.writable, self._hung_up = False, True
+        self.writable, self._hung_up, self._over = False, True, True
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(LINGER_S, self.end)
@@ -101,7 +102,7 @@ class FramedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.in_bytes += len(data)
         try:
-            for frame in self._cut(data):
+            for frame in self._cutter.feed(data):
                 if self._on_frame is not None:
                     self._on_frame(frame)
                 elif len(self._early) < EARLY_FRAMES_MAX:
@@ -109,17 +110,10 @@ class FramedConnection(asyncio.Protocol):
                     self._arrived.set()
                 else:
                     raise BadFrame(FrameFault.LENGTH, f"more than {EARLY_FRAMES_MAX} frames before the end of the handshake")
-                if self.is_ending:
+                if self._over:
                     return
         except BadFrame as error:
             self.end(error)
-
-    def _cut(self, data: bytes) -> Iterator[bytes]:
-        try:
-            yield from self._cutter.feed(data)
-        except BadFrame as error:
-            self.faults[error.fault] += 1
-            raise
 
     async def receive(self) -> bytes:
         """The next frame of the handshake. Raises: BadFrame, ConnectionEnded."""
@@ -144,8 +138,7 @@ class FramedConnection(asyncio.Protocol):
 
     def write(self, frame: bytes) -> None:
         """Sends as soon as the socket takes it; the caller heeds `writable`."""
-        if not self.is_ending:
-            assert self._transport is not None
+        if not self._over and self._transport is not None and not self._transport.is_closing():
             self.out_bytes += len(frame)
             self._transport.write(frame)
 

@@ -104,11 +104,6 @@ class Session:
     name: ClusterName
     earlier: tuple[bytes, ...] = ()  # starts of the peer's directory before the present one (`ProcessStart`)
 
-    @property
-    def is_former(self) -> bool:
-        """Whether the cluster has got another name since."""
-        return self.outgoing.cluster != self.name.current
-
 
 async def exchange_hellos(
     connection: FramedConnection, ours: HelloCredentials, node: NodeId, seal: Seal, *, earlier: tuple[bytes, ...] = ()

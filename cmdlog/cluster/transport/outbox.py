@@ -41,6 +41,7 @@ class Outbox:
         self._beats: HeartbeatBundle | None = None
         self._replies: HeartbeatReplyBundle | None = None
         self._open = False
+        self.waits = False  # something is to be sent; read without the lock
 
     @property
     def waiting_bytes(self) -> int:
@@ -64,27 +65,33 @@ class Outbox:
             self._messages.clear()
             self._bytes = 0
             self._beats = self._replies = None
+            self.waits = False
 
     def put(self, parcel: Parcel) -> None:
         """Takes what there is room for. Never blocks for longer than another thread puts or takes."""
-        sized = [(estimate_bytes(message), (group, message)) for group, message in parcel.messages]
         with self._guard:
             if not self._open:
-                self._count_dropped(len(sized), sum(size for size, _ in sized))
+                for _, message in parcel.messages:
+                    self._count_dropped(1, estimate_bytes(message))
                 return
             for bundle in parcel.bundles:
                 self._put_bundle(bundle)
-            for size, addressed in sized:
+            for addressed in parcel.messages:
+                size = estimate_bytes(addressed[1])
                 if self._bytes + size > self.bytes_max or len(self._messages) >= self.messages_max:
                     self._count_dropped(1, size)
                 else:
                     self._messages.append((size, addressed))
                     self._bytes += size
+            self.waits = True
 
     def take_batch(self, bytes_max: int) -> list[Addressed]:
         """What is sent next: all heartbeats, then messages in their order, up to `bytes_max` or the first one."""
         with self._guard:
-            batch: list[Addressed] = [(NO_GROUP, bundle) for bundle in (self._beats, self._replies) if bundle is not None]
+            batch: list[Addressed] = []
+            for bundle in (self._beats, self._replies):
+                if bundle is not None:
+                    batch.append((NO_GROUP, bundle))
             self._beats = self._replies = None
             room, messages = bytes_max, self._messages
             while messages and room > 0:
@@ -92,6 +99,7 @@ class Outbox:
                 self._bytes -= size
                 room -= size
                 batch.append(addressed)
+            self.waits = bool(messages)
         return batch
 
     def count_dropped(self, messages: int, bytes_: int) -> None:

@@ -104,7 +104,7 @@ class PeerBook:
         self, files: Files, path: str, identity: Identity, records: dict[NodeId, PeerRecord], start: ProcessStart
     ) -> None:
         self.identity, self.start, self._files, self._path = identity, start, files, path
-        self._records = records
+        self.records = records  # what is known of every node, by id; replaced as a whole, never changed
         self._guard = threading.Lock()
         self._wedged: Exception | None = None
 
@@ -126,29 +126,24 @@ class PeerBook:
         return Peer(NodeId(self.identity.node_id), self.identity.incarnation)
 
     @property
-    def records(self) -> dict[NodeId, PeerRecord]:
-        """What is known of every node, by id."""
-        return self._records  # replaced as a whole, never changed
-
-    @property
     def confirmed(self) -> frozenset[NodeId]:
         """Peers that have pinned our incarnation durably."""
-        return frozenset(node for node, record in self._records.items() if record.confirmed)
+        return frozenset(node for node, record in self.records.items() if record.confirmed)
 
     @property
     def met(self) -> dict[NodeId, PeerRecord]:
         """What this node knows of every node, itself included, as another node's book may begin."""
-        known = {**self._records, self.me.node: PeerRecord(self.me.incarnation, start=self.start)}
+        known = {**self.records, self.me.node: PeerRecord(self.me.incarnation, start=self.start)}
         return {node: replace(record, confirmed=False, met_later=False) for node, record in sorted(known.items())}
 
     def check(self, peer: Peer, start: ProcessStart | None = None) -> None:
         """Whether `pin`, and `acquaint` if its start is known, would take this peer. Changes nothing. Raises: PeerRefused."""
-        _judge(self._records.get(peer.node), peer, start)
+        _judge(self.records.get(peer.node), peer, start)
 
     def pin(self, peer: Peer) -> None:
         """Holds the incarnation of a node that is met for the first time. Raises: PeerRefused; those of `admit`."""
         with self._guard:
-            record = _judge(self._records.get(peer.node), peer, None)
+            record = _judge(self.records.get(peer.node), peer, None)
             self._put(peer.node, record)
 
     def acquaint(self, peer: Peer, start: ProcessStart, *, takes_us: bool = False) -> bool:
@@ -158,7 +153,7 @@ class PeerBook:
         Returns whether the confirmation is new. Raises: PeerRefused; those of `admit`.
         """
         with self._guard:
-            record = _judge(self._records.get(peer.node), peer, start)
+            record = _judge(self.records.get(peer.node), peer, start)
             later = record.met_later and not takes_us
             self._put(peer.node, replace(record, confirmed=True, met_later=later, start=replace(start, earlier=())))
             return not record.confirmed
@@ -166,7 +161,7 @@ class PeerBook:
     def note_later(self, node: NodeId) -> None:
         """The peer has met a later start of this directory, and refuses this one: known until it takes us. Raises: as `admit`."""
         with self._guard:
-            if (record := self._records.get(node)) is not None:
+            if (record := self.records.get(node)) is not None:
                 self._put(node, replace(record, met_later=True))
 
     def admit(self, node: NodeId, incarnation: bytes) -> None:
@@ -175,7 +170,7 @@ class PeerBook:
         Raises: ValueError for one that was replaced before; DiskFull, and then nothing has changed; WriteFailed, Wedged.
         """
         with self._guard:
-            record = self._records.get(node)
+            record = self.records.get(node)
             if record is None:
                 self._put(node, PeerRecord(incarnation))
             elif incarnation in record.former:
@@ -185,10 +180,10 @@ class PeerBook:
                 self._put(node, PeerRecord(incarnation, former=former))
 
     def _put(self, node: NodeId, record: PeerRecord) -> None:
-        if self._records.get(node) != record:
-            records = dict(sorted({**self._records, node: record}.items()))
+        if self.records.get(node) != record:
+            records = dict(sorted({**self.records, node: record}.items()))
             self._save(records)
-            self._records = records
+            self.records = records
 
     def _save(self, records: dict[NodeId, PeerRecord]) -> None:
         if self._wedged is not None:

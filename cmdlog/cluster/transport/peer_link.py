@@ -75,9 +75,10 @@ class PeerLink:
 
     def end_former(self) -> bool:
         """Closes it when the cluster has another name than it had when the connection was made; whether that is so."""
-        if former := self.session.is_former:
-            self.end("the cluster has another name since a forced recovery")
-        return former
+        if self.session.name.current == self.session.outgoing.cluster:
+            return False
+        self.end("the cluster has another name since a forced recovery")
+        return True
 
     def check_life(self, silence_probes: int) -> None:
         """Called every `probe_s`: ends a connection that is silent, and sends our own sign of life."""
@@ -167,10 +168,10 @@ class OutgoingLink(PeerLink):
     def flush(self) -> None:
         """Sends batches as long as the socket takes them."""
         for _ in range(BATCHES_AT_ONCE):
-            if not self.connection.writable:
+            if not self.connection.writable or not self._outbox.waits:
                 return
             batch = self._outbox.take_batch(BATCH_BYTES)
-            if not batch or self.end_former():  # asked after the batch was taken: it may hold what follows from the new name
+            if self.end_former():  # asked after the batch was taken: it may hold what follows from the new name
                 return
             self.messages += len(batch)
             for frame in self._seal(batch):

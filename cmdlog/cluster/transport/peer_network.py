@@ -18,6 +18,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from typing import Any, Final
 
 import structlog
@@ -299,7 +301,7 @@ class PeerNetwork:
                 session,
                 start,
                 secret=self._ours.hello.secret,
-                deliver=lambda messages: self._deliver(session.peer, messages),
+                deliver=partial(self._deliver, session.peer),
             )
             known.attach_incoming(link)
             connection.write(session.controls_out.seal(ControlKind.PINNED, self.book.start.number))
@@ -323,7 +325,7 @@ class PeerNetwork:
     def _deliver(self, peer: Peer, messages: list[Addressed]) -> None:
         self._ticker.give_due()
         if self.book.records[peer.node].incarnation == peer.incarnation:  # it may have been replaced since the handshake
-            self._guarded(lambda handler: handler.on_messages(peer.node, messages))
+            self._guarded(methodcaller("on_messages", peer.node, messages))
 
     def _notify(self, notice: PeerNotice) -> None:
         self._guarded(lambda handler: handler.on_notice(notice))

@@ -43,6 +43,7 @@ class Membership:
         self._driver, self._roll = driver, roll = consensus.driver, consensus.roll
         network = consensus.network
         self._follower = RollFollower(roll, network.book, network, forget=self._forget_life, failed=failed)
+        self.hears = self._follower.hears  # whether messages of a peer are taken; under the driver's lock
         leadership = leading.leadership
         self._reconciler = Reconciler(ReconcilerGround(
             driver=driver, groups=driver.groups, roll=roll, faults=faults, fitness=consensus.fitness,
@@ -77,10 +78,6 @@ class Membership:
             if cluster is not None:
                 self._consensus.marks.set_voters(len(cluster.configuration.voters))
         self._reconciler.note_ticks(ticks)
-
-    def hears(self, peer: int) -> bool:
-        """Whether messages of this peer are taken; under the driver's lock."""
-        return self._follower.hears(peer)
 
     # -- cmdlog.cluster.membership.operator_desk.MembershipDesk ----------------------------------------------------------------
 

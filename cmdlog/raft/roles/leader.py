@@ -212,14 +212,20 @@ def on_append_reply(state: State, message: AppendReply) -> None:
     if message.rejected:
         if not progress.rejected(message.index, log.agreeing(message.hint_index, message.hint_term)):
             state.drop(Drop.STALE_REPLY)
+        state.dirty = True
         return
     news = progress.accepted(message.index)
     if progress.sending is not _REPLICATE and message.index == progress.match >= log.base:
         progress.replicate()
+        state.dirty = True
+    if progress.next <= log.last:
+        state.dirty = True  # its window may be open again
     if news:
-        maybe_commit(state)
+        if log.commit < log.last:
+            maybe_commit(state)
         if state.handover is not None:
             hand_over(state)
+            state.dirty = True
 
 
 def on_heartbeat_reply(state: State, message: HeartbeatReply) -> None:
@@ -229,8 +235,12 @@ def on_heartbeat_reply(state: State, message: HeartbeatReply) -> None:
         return
     progress.acked_round = max(progress.acked_round, message.round)
     progress.paused = False
-    progress.nudge = progress.sending is Sending.REPLICATE and progress.match < state.log.last
-    reads.confirm(state)
+    if progress.match < state.log.last:
+        progress.nudge = progress.sending is _REPLICATE
+        state.dirty = True
+    if state.reads.waiting:
+        reads.confirm(state)
+        state.dirty = True
 
 
 def _heard(state: State, sender: NodeId) -> FollowerProgress | None:
@@ -256,8 +266,8 @@ def maybe_commit(state: State) -> None:
     index = joint_committed(log.configurations[-1][1], match)
     if index <= log.commit or log.term_at(index) != state.term:
         return
-    before = log.commit
-    log.commit_to(index)
+    before, state.dirty = log.commit, True
+    log.commit = index
     proposed = state.proposed
     while proposed and proposed[0][0] <= index:
         state.proposed_bytes -= proposed.popleft()[1]

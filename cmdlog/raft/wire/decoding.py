@@ -165,7 +165,7 @@ _CAMPAIGNS: Final[dict[int, Campaign]] = {campaign.value: campaign for campaign 
 def _payloads(count: int, rest: _Rest) -> list[bytes]:
     """Cuts the bulk. Without sizes all payloads are of one size."""
     fields, data, low, high = rest
-    if count == 1 and not fields:
+    if count == 1 and Tag.SIZES not in fields:
         return [data[low:high]]
     stream = BytesIO(data)  # shares the bytes; its `read` takes a third of the time of a slice
     stream.seek(low)
@@ -227,7 +227,9 @@ def _install_snapshot(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, 
 
 def _append_reply(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _Rest) -> AppendReply:
     index, rejected, hint_index, hint_term = fixed
-    return AppendReply(sender, receiver, term, index, _flag(rejected), hint_index, hint_term)
+    if rejected > 1:
+        raise Malformed
+    return AppendReply(sender, receiver, term, index, rejected == 1, hint_index, hint_term)
 
 
 _BUNDLES: Final = (HeartbeatBundle, HeartbeatReplyBundle)

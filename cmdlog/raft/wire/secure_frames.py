@@ -15,6 +15,7 @@ of entries are covered by checksums in meta, and by keyed digests too on a link 
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -24,7 +25,7 @@ from typing import Final
 import google_crc32c
 
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, Bundle, Message
+from cmdlog.raft.messages import Append
 from cmdlog.raft.wire.decoding import Decoder
 from cmdlog.raft.wire.encoding import Encoder
 from cmdlog.raft.wire.layout import ENTRIES_MAX, MESSAGES_MAX, Addressed, BadFrame, FrameFault, MessageTooLarge, layout
@@ -175,7 +176,7 @@ class FrameSealer:
             if message.receiver != receiver or message.sender != sender:
                 raise ValueError(f"message from {message.sender} to {message.receiver} on the link {sender} to {receiver}")
             meta, bulk = encode(group, message)
-            size, entries = len(meta) + len(bulk), _entries_of(message)
+            size, entries = len(meta) + len(bulk), len(message.entries.terms) if type(message) is Append else 0
             if size > room or len(metas) == MESSAGES_MAX or entries > entries_left:
                 if size > _ROOM_BYTES:
                     raise MessageTooLarge(f"message of {size} bytes, at most {_ROOM_BYTES}")
@@ -201,10 +202,6 @@ class FrameSealer:
         mac.update(front)
         trailer = _pack_trailer(_crc32c(front), mac.digest())
         return b"".join((front, trailer, *bulks)) if bulks else front + trailer
-
-
-def _entries_of(message: Message | Bundle) -> int:
-    return len(message.entries.terms) if type(message) is Append else 0
 
 
 class Opener:
@@ -356,11 +353,12 @@ class FrameCutter:
     `bytes_max` is raised to FRAME_BYTES_MAX when the other side has proved who it is: a stranger is given no memory.
     """
 
-    __slots__ = ("_buffer", "_bytes_min", "bytes_max")
+    __slots__ = ("_buffer", "_bytes_min", "bytes_max", "faults")
 
     def __init__(self, *, bytes_min: int = FRAME_BYTES_MIN) -> None:
         self._buffer, self._bytes_min = bytearray(), bytes_min
         self.bytes_max = HELLO_BYTES_MAX
+        self.faults: Counter[FrameFault] = Counter()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yields the frames that are complete with `data`. Raises: BadFrame for a length that no frame has."""
@@ -371,6 +369,7 @@ class FrameCutter:
             while available - position >= LENGTH.size:
                 (size,) = LENGTH.unpack_from(buffer, position)
                 if not self._bytes_min <= size <= self.bytes_max:
+                    self.faults[FrameFault.LENGTH] += 1
                     raise BadFrame(FrameFault.LENGTH, f"{size} bytes, not within [{self._bytes_min}, {self.bytes_max}]")
                 if available - position < size:
                     return

@@ -238,9 +238,12 @@ def batch_facts(record: Record) -> tuple[int, int, int, int]:
     return first_txn, first_txn + (int.from_bytes(raw[end - 4 : end], "little") << PARTITION_BITS), count, catalog
 
 
-def batch_catalog(record: Record) -> int:
-    """The catalog version that the batch's procedure numbers belong to, without decoding the batch. Raises: BadRecord."""
-    return batch_facts(record)[3]
+def catalog_and_places(raw: bytes) -> tuple[int, int]:
+    """The version of the code of an encoded batch, and how many bytes of places it has. Raises: BadRecord."""
+    if len(raw) < _COLUMNS_AT:
+        raise BadRecord("batch header")
+    _, _, catalog, _, _, places_bytes, _, _ = BATCH.unpack_from(raw, _HEADER_AT)
+    return catalog, places_bytes
 
 
 def batch_last_txn(record: Record) -> int:

@@ -183,7 +183,7 @@ class SimMember:
         groups, blocks = restore_groups(
             node, source_of(self.log), recovered, places, settings=RAFT, rng=random.Random(world.rng.random())
         )
-        self.groups, self.reserve = groups, LogReserve(groups.cores)
+        self.groups = groups
         self.marks = ExecutedMarks(
             range(PARTITIONS), diverged=self._diverged, agreed=self._diverged, voters=len(world.peers_of(node)) + 1
         )
@@ -199,6 +199,7 @@ class SimMember:
             groups, self.sequenced, send=self._send, kick=self._kick, marks=self.marks, states=recovered,
             entry_blocks=blocks,
         )  # fmt: skip
+        self.reserve = LogReserve(self.driver, self.log)
         self.transfer = LeadershipTransfer(
             self.driver, self.fitness, drained=lambda: self.sequencer.replicated.idle, send=self._send,
             peers=lambda: [NodeId(other) for other in world.peers_of(node)],
@@ -282,11 +283,12 @@ class SimMember:
         self.look_ticks += ticks
         if self.look_ticks >= LOOK_TICKS:
             self.look_ticks = 0
+            self.hold_log()
             self.commits.check_commits()
 
     def receive(self, messages: list[tuple[int, Message | Bundle]]) -> None:
         """From a peer."""
-        self.driver.receive(self.reserve.take_fitting(cast(Any, messages), self.log.room_bytes - self.driver.pending_bytes))
+        self.driver.receive(self.reserve.take_fitting(cast(Any, messages)))
         self.reads.begin_waiting()
 
     def turn(self) -> None:

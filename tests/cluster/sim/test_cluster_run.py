@@ -30,7 +30,7 @@ QUIET_STEPS = 2000  # in which everything has been written that can be
 @pytest.mark.slow
 def test_cluster_without_faults_answers_nearly_everything() -> None:
     """Else the histories under faults would show little."""
-    ran = run_history(7, steps=SHORT_STEPS, faults=False)
+    ran = run_history(10, steps=SHORT_STEPS, faults=False)
     assert ran.acknowledged > 25
 
 

@@ -232,7 +232,7 @@ class World:
 
     def _handle(self, node: Node, ready: Ready) -> None:
         """The duties, in the order of the package's head."""
-        wrote = ready.writes
+        wrote = ready.completion is not None
         if wrote:
             self.oracle.writes(node, ready)
         for message in ready.send_now:

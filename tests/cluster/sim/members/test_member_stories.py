@@ -197,7 +197,7 @@ def test_lives_that_are_over_stay_so() -> None:
 @pytest.mark.parametrize("starts", [1, 5])
 def test_old_copy_of_a_directory_is_not_heard(starts: int) -> None:
     """Nor does it vote, until it is made again from a copy; also when it has counted further than what the others have met."""
-    world = peaceful_cluster(12)
+    world = peaceful_cluster(2)
     world.keeps_all = False
     node = follower(world)
     faults = MemberFaults(world)
@@ -228,7 +228,7 @@ def test_old_copy_of_a_directory_is_not_heard(starts: int) -> None:
 
 def test_new_disk_refuses_an_old_copy_of_a_node_that_it_never_met() -> None:
     """It knows what the source of its copy had met."""
-    world = peaceful_cluster(16)
+    world = peaceful_cluster(5)
     world.keeps_all = False
     old = follower(world)
     save_old(world, old)
