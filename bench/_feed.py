@@ -17,7 +17,7 @@ class Feed:
 
     def __init__(self) -> None:
         self.blocks: deque[list[bytes]] = deque()
-        self.pending_bytes = 0
+        self.pending_bytes, self.waits, self.lax = 0, True, False
         self.arrived = threading.Event()
 
     def take_records(self, _bytes_max: int) -> Sequence[bytes]:

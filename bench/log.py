@@ -104,7 +104,7 @@ class Window:
     """A source that refills itself: each record that is acknowledged is followed by the next, CALLERS in flight."""
 
     def __init__(self, log: Log, *, lax: bool) -> None:
-        self._log, self._lax = log, lax  # lax: acknowledged when written
+        self._log, self.lax, self.waits = log, lax, not lax  # lax: acknowledged when written
         self._waiting, self._taken, self._lock = CALLERS, deque[int](), threading.Lock()
         self.done, self.ended = 0, False
 
@@ -121,11 +121,11 @@ class Window:
         return [RECORD] * count
 
     def written(self, _block: int) -> None:
-        if self._lax:
+        if self.lax:
             self._refill()
 
     def durable(self, _block: int) -> None:
-        if not self._lax:
+        if not self.lax:
             self._refill()
 
     def _refill(self) -> None:

@@ -60,7 +60,7 @@ class Replication:
         group as the log has it; `entry_blocks`: where its entries lie."""
         self.groups, self._machine = groups, machine  # groups: under the lock
         self._watchers: list[Watcher] = []
-        self._send, self._kick = send, kick
+        self._send, self._kick, self.waits, self.lax = send, kick, True, False  # no answer before its block is durable
         self.lock = threading.RLock()
         self._waiting = RoundQueue()
         self._unwritten: deque[BlockOfRounds] = deque()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
@@ -150,8 +149,7 @@ class Alone:
         ground, settings, feed = self._ground, self._ground.settings, self._parts.sequencer.log_feed
         ground.wal.start(
             feed, threads=settings.log_threads, sync=self._log_sync, async_window_s=settings.async_window_ms / 1000,
-            waits=partial(getattr, feed, "waits"), lax=partial(getattr, feed, "lax"), early=True,
-            timed=self._parts.sequencer.meter.synced.append, whole_ring=settings.preallocate == "ring",
+            early=True, timed=self._parts.sequencer.meter.synced.append, whole_ring=settings.preallocate == "ring",
         )  # fmt: skip
         if self._left:
             catch_up(self._parts.desk, self._left, settings)

@@ -156,20 +156,16 @@ class Log:
         seal_after_s: float = 0.010,
         sync: Sync = "sync",
         async_window_s: float = 0.010,
-        waits: Callable[[], bool] | None = None,
-        lax: Callable[[], bool] = lambda: False,
         early: bool = False,
         timed: Callable[[float], None] = lambda seconds: None,
         whole_ring: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written.
+        """Begins to take blocks from `source`. `sync`: "off" is for benchmarks, and acknowledges what is only written; of
+        "async" no seal has a sync of its own. A block for which no caller waits is synced within `async_window_s`.
 
-        `waits` says of the records that were taken last whether a caller waits until they are durable: then they are synced at
-        once, else within `async_window_s`. None: always (`sync`), or never (`async`). `lax` says whether
-        something of them is answered when they are only written. With `early` `RecordSource.written` is called before the sync
-        of a block, not after it. `timed` gets the seconds of every sync whose end was seen, a block's own with its write. All of
-        them are called under a lock and must be quick.
+        With `early` `RecordSource.written` is called before the sync of a block, not after it. `timed` gets the seconds of every
+        sync whose end was seen, a block's own with its write; it is called under a lock and must be quick.
         `whole_ring`: the space of segments that is not in use yet is allocated in the background. With `threads=0` there are
         none: the caller runs turns and `run_background_work`, and everything happens in a stated order.
         """
@@ -178,7 +174,7 @@ class Log:
         self._space.whole = whole_ring
         settings = RingSettings(
             threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
-            waits=waits, lax=lax, early=early, timed=timed, clock=clock,
+            early=early, timed=timed, clock=clock,
         )  # fmt: skip
         self._ring = Ring(self._files, self._tail, self._space, source, settings, hard=self._hard)
         if threads:

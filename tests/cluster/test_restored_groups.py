@@ -41,6 +41,7 @@ class BlockSource:
 
     def __init__(self, blocks: Sequence[Sequence[bytes]]) -> None:
         self.waiting = deque(blocks)
+        self.waits, self.lax = True, False
 
     @property
     def pending_bytes(self) -> int:

@@ -24,7 +24,7 @@ from tests.wal.sim.simfiles import SimFiles
 class Blocks:
     """A source that gives one block after the other."""
 
-    pending_bytes = 0
+    pending_bytes, waits, lax = 0, True, False
 
     def __init__(self, blocks: Iterable[list[bytes]]) -> None:
         self._blocks = list(blocks)

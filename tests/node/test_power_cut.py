@@ -81,8 +81,7 @@ class Machine:
             meter=StageTimings(["p"] * 8, partitions=PARTITIONS),
             on_failure=lambda error: None,
         )
-        feed = self.sequencer.log_feed
-        self.log.start(feed, threads=0, sync=sync, waits=lambda: feed.waits, lax=lambda: feed.lax, early=True)
+        self.log.start(self.sequencer.log_feed, threads=0, sync=sync, early=True)
         for p in range(PARTITIONS):
             self.sequencer.site_feed.site_up(p, 0)
         self.files.before = self.before

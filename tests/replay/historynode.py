@@ -66,7 +66,7 @@ class _Feed:
 
     def __init__(self) -> None:
         self.blocks: deque[list[bytes]] = deque()
-        self.pending_bytes = 0
+        self.pending_bytes, self.waits, self.lax = 0, True, False
 
     def take_records(self, bytes_max: int) -> Sequence[bytes]:
         return self.blocks.popleft() if self.blocks else ()

@@ -142,7 +142,7 @@ class Feed:
 
     def __init__(self) -> None:
         self.blocks: deque[list[bytes]] = deque()
-        self.pending_bytes = 0
+        self.pending_bytes, self.waits, self.lax = 0, True, False
         self.durable_block = 0
         self.arrived = threading.Event()
 

@@ -31,7 +31,7 @@ class Feed:
 
     def __init__(self, blocks: Sequence[list[bytes]]) -> None:
         self.blocks = list(blocks)
-        self.pending_bytes = 0
+        self.pending_bytes, self.waits, self.lax = 0, True, False
 
     def take_records(self, bytes_max: int) -> Sequence[bytes]:
         """The next block."""

@@ -56,7 +56,7 @@ class ListSource:
         self.blocks: list[int] = []
         self.errors: list[WalError] = []
         self.sent: list[int] = []
-        self.pending_bytes = 0
+        self.pending_bytes, self.waits, self.lax = 0, True, False
 
     def put(self, number: int, size: int = 64) -> None:
         data = record(number, size)

@@ -25,7 +25,8 @@ from tests.wal.threadkit import WAIT_S, WaitSource
 def started(files: Files, source: ListSource, *, threads: int = 0, lax: bool = False) -> Log:
     """A log that announces early what is written."""
     log = Log.open(files, NODE, generation=generations(2000))
-    log.start(source, threads=threads, early=True, seal_after_s=60.0, lax=lambda: lax)
+    source.lax = lax
+    log.start(source, threads=threads, early=True, seal_after_s=60.0)
     return log
 
 
@@ -84,12 +85,12 @@ def test_a_sync_that_must_cover_more_is_an_ordinary_one(waits: bool) -> None:
     """A block that nobody waits for has no sync of its own, and one after it, that somebody waits for, must sync both."""
     files, source = sim(), ListSource()
     log = Log.open(files, NODE, generation=generations(2000))
-    waiting = [False]
-    log.start(source, threads=0, early=True, waits=lambda: waiting[0], async_window_s=60.0)
+    source.waits = False
+    log.start(source, threads=0, early=True, async_window_s=60.0)
     worked: list[int] = []
     source.put(1)
     log.run_turn(lambda: worked.append(1))
-    waiting[0] = waits
+    source.waits = waits
     source.put(2)
     log.run_turn(lambda: worked.append(2))
     assert (worked, source.acknowledged) == ([], [1, 2] if waits else [])
@@ -282,8 +283,8 @@ def test_a_block_beside_a_late_sync_brings_nothing_else_to_the_disk() -> None:
     """While the sync of a block that was left is under way, a later one is not acknowledged before it."""
     files, source = sim(), ListSource()
     log = Log.open(files, NODE, generation=generations(2000))
-    waiting = [False]
-    log.start(source, threads=0, early=True, waits=lambda: waiting[0], async_window_s=60.0)
+    source.waits = False
+    log.start(source, threads=0, early=True, async_window_s=60.0)
     source.put(1)
     log.run_turn()
     seen: list[list[int]] = []
@@ -291,7 +292,7 @@ def test_a_block_beside_a_late_sync_brings_nothing_else_to_the_disk() -> None:
     def in_the_sync(operation: Operation) -> None:
         if operation.kind == "fdatasync" and "/log/seg-" in operation.path and not seen:
             seen.append([])
-            waiting[0] = True
+            source.waits = True
             source.put(2)
             log.run_turn(lambda: None)
             seen.append(list(source.acknowledged))
@@ -382,6 +383,7 @@ def test_a_long_work_keeps_nobody_from_the_disk() -> None:
 def async_log(files: SimFiles) -> tuple[Log, ListSource]:
     """A log without threads, none of whose blocks is synced before `run_background_work`."""
     log, source = Log.open(files, NODE, generation=generations(2000)), ListSource()
+    source.waits = False
     log.start(source, threads=0, sync="async")
     return log, source
 

@@ -196,6 +196,7 @@ def test_async_blocks_that_were_only_written_survive_a_kill_and_not_a_power_cut(
     """Between `written` and `durable` a kill loses nothing; a power cut may lose the block, and nothing before it."""
     files = sim()
     log, source = Log.open(files, NODE), ListSource()
+    source.waits = False
     log.start(source, threads=0, sync="async")
     append(log, source, [1, 2])
     log.run_background_work()

@@ -21,14 +21,13 @@ BOTH = pytest.mark.parametrize("sync", ["sync", "async"])
 LONG_S = 3600.0  # a window that no test lives to see end
 
 
-def open_promising(
-    files: SimFiles, sync: Sync, waits: list[bool], source: ListSource, *, threads: int = 0, early: bool = False
-) -> Log:
-    """A log whose callers wait for what was taken last if `waits[0]`, and want to hear of writes `early`."""
+def open_promising(files: SimFiles, sync: Sync, source: ListSource, *, threads: int = 0, early: bool = False) -> Log:
+    """A log for whose blocks no caller waits yet; the source wants to hear of writes `early`."""
+    source.waits = False
     log = Log.open(files, NODE, generation=generations(2000))
     log.start(
         source, threads=threads, sync=sync, async_window_s=LONG_S, seal_after_s=LONG_S,
-        waits=lambda: waits[0], early=early,
+        early=early,
     )  # fmt: skip
     return log
 
@@ -41,14 +40,14 @@ def syncs(files: SimFiles) -> int:
 @BOTH
 def test_a_block_is_synced_for_those_who_wait(sync: Sync) -> None:
     """Blocks that nobody waits for are written and told, without a sync; the next one that somebody waits for syncs them all."""
-    files, source, waits = sim(), ListSource(), [False]
-    log = open_promising(files, sync, waits, source)
+    files, source = sim(), ListSource()
+    log = open_promising(files, sync, source)
     before = syncs(files)
     for number in range(2):
         source.put(number)
         log.run_turn()
     assert (syncs(files), source.written_numbers, source.acknowledged) == (before, [0, 1], [])
-    waits[0] = True
+    source.waits = True
     source.put(2)
     log.run_turn()
     assert (syncs(files), source.acknowledged) == (before + 1, [0, 1, 2])
@@ -59,8 +58,8 @@ def test_a_block_is_synced_for_those_who_wait(sync: Sync) -> None:
 @BOTH
 def test_what_nobody_waits_for_is_synced_with_the_window(sync: Sync) -> None:
     """`run_background_work`, as the keeper at the end of the window, syncs what was left, once."""
-    files, source, waits = sim(), ListSource(), [False]
-    log = open_promising(files, sync, waits, source)
+    files, source = sim(), ListSource()
+    log = open_promising(files, sync, source)
     before = syncs(files)
     for number in range(3):
         source.put(number)
@@ -76,7 +75,8 @@ def test_what_nobody_waits_for_is_synced_with_the_window(sync: Sync) -> None:
 def test_a_write_is_told_before_its_sync_if_that_is_wanted(sync: Sync, early: bool) -> None:
     """While somebody wants to hear early, `written` comes before the sync; else with `durable`, and one lock less."""
     files, source = sim(), ListSource()
-    log = open_promising(files, sync, [True], source, early=early)
+    log = open_promising(files, sync, source, early=early)
+    source.waits = True
     seen: list[list[int]] = []
 
     def look(operation: Operation) -> None:
@@ -93,9 +93,9 @@ def test_a_write_is_told_before_its_sync_if_that_is_wanted(sync: Sync, early: bo
 @BOTH
 def test_a_slow_write_that_nobody_waits_for_keeps_nobody_waiting(sync: Sync) -> None:
     """A block that is written only after a later one was synced for somebody syncs itself, not at the end of the window."""
-    files, waits = sim(), [False]
+    files = sim()
     source = WaitSource()
-    log = open_promising(files, sync, waits, source, threads=4)
+    log = open_promising(files, sync, source, threads=4)
     wait_for(lambda: log._space.ready == READY_WANTED)
     release, held = threading.Event(), threading.Lock()
 
@@ -110,7 +110,7 @@ def test_a_slow_write_that_nobody_waits_for_keeps_nobody_waiting(sync: Sync) -> 
     ring = log._ring
     assert ring is not None
     wait_for(lambda: ring.status()["in_flight"] == 1)  # its place in the order is given, and with it what was said about waiting
-    waits[0] = True
+    source.waits = True
     before = syncs(files)
     source.put(1)
     log.kick()
@@ -125,9 +125,9 @@ def test_a_slow_write_that_nobody_waits_for_keeps_nobody_waiting(sync: Sync) -> 
 @BOTH
 def test_whoever_comes_to_wait_later_ends_the_window(sync: Sync) -> None:
     """`hasten` has the keeper sync what was left at once."""
-    files, waits = sim(), [False]
+    files = sim()
     source = WaitSource()
-    log = open_promising(files, sync, waits, source, threads=2)
+    log = open_promising(files, sync, source, threads=2)
     source.put(0)
     log.kick()
     source.wait(lambda: source.written_numbers == [0])
@@ -141,11 +141,11 @@ def test_whoever_comes_to_wait_later_ends_the_window(sync: Sync) -> None:
 @BOTH
 def test_a_failed_sync_of_one_covers_nothing(sync: Sync) -> None:
     """When the sync that was to cover blocks without their own fails, none of them is ever durable."""
-    files, source, waits = sim(), ListSource(), [False]
-    log = open_promising(files, sync, waits, source)
+    files, source = sim(), ListSource()
+    log = open_promising(files, sync, source)
     source.put(0)
     log.run_turn()
-    waits[0] = True
+    source.waits = True
     files.fail_at(1, Fault.IO_ERROR, kinds=frozenset({"fdatasync"}))
     source.put(1)
     log.run_turn()
@@ -158,8 +158,8 @@ def test_a_failed_sync_of_one_covers_nothing(sync: Sync) -> None:
 
 def test_rotation_syncs_what_was_left() -> None:
     """A segment is left behind only when everything in it is durable, whether anybody waits or not."""
-    files, source, waits = sim(), ListSource(), [False]
-    log = open_promising(files, "sync", waits, source)
+    files, source = sim(), ListSource()
+    log = open_promising(files, "sync", source)
     number = 0
     while len(log._space.segments) < 3:
         source.put(number, 5000)

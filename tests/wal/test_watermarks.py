@@ -20,7 +20,7 @@ class Reports:
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, object]] = []
-        self.pending_bytes = 0
+        self.pending_bytes, self.waits, self.lax = 0, True, False
 
     def take_records(self, bytes_max: int) -> list[bytes]:
         return []
@@ -41,7 +41,7 @@ class Marks:
     def __init__(self, *, sync: Sync = "sync", early: bool = True) -> None:
         self.source, self.lock = Reports(), threading.Lock()
         settings = RingSettings(
-            threads=0, sync=sync, seal_after_s=1, async_window_s=1, waits=None, lax=lambda: False, early=early,
+            threads=0, sync=sync, seal_after_s=1, async_window_s=1, early=early,
             timed=lambda _: None, clock=time.monotonic,
         )  # fmt: skip
         self.marks = Watermarks(self.lock, Gate(self.lock), self.source, start=10, settings=settings)

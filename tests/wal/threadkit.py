@@ -78,5 +78,6 @@ class HeldSync:
 def threaded(files: SimFiles, *, threads: int = 4, sync: Sync = "sync", window_s: float = 0.005) -> tuple[Log, WaitSource]:
     """A log with its threads."""
     log, source = Log.open(files, NODE), WaitSource()
+    source.waits = sync == "sync"
     log.start(source, threads=threads, sync=sync, async_window_s=window_s)
     return log, source

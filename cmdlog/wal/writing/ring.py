@@ -37,8 +37,7 @@ class Ring:
     ) -> None:
         self._files, self._tail, self._pool, self._hard, self._source = files, tail, pool, hard, source
         self._count, self._sync, self._seal_after_s = settings.threads, settings.sync, settings.seal_after_s
-        self._clock, self._lax = settings.clock, settings.lax
-        self._waits = settings.waits or (lambda: self._sync == "sync")
+        self._clock = settings.clock
         lock = threading.Lock()
         self._lock = lock
         self._quiet = Gate(lock)  # who waits for the turn, or for nothing in flight
@@ -217,7 +216,7 @@ class Ring:
         placed, started = None, False
         try:
             placed = self._place()
-            if placed is not None and beside is not None and not self._lax():  # an answer rests on what is in the page cache
+            if placed is not None and beside is not None and not self._source.lax:  # an answer rests on what is in the page cache
                 started = self._writes.start(placed)
         except (WalError, OSError) as error:
             placed, started = None, False  # its write may have started
@@ -286,7 +285,7 @@ class Ring:
             return None
         if tail.groups.hard_state_changed:
             placed.beside = self._hard.save_votes(tail.groups)
-        placed.awaited = self._sync != "off" and (placed.beside is not None or self._waits())
+        placed.awaited = self._sync != "off" and (placed.beside is not None or source.waits)
         return placed
 
     def _fits_segment(self) -> bool:

@@ -28,6 +28,9 @@ class RecordSource(Protocol):
     three run on the path of every block: they must be short and must not wait for the log.
     """
 
+    waits: bool  # a caller waits until what was taken last is durable: it is synced at once, else within the window
+    lax: bool  # something of it is answered when it is only written
+
     @property
     def pending_bytes(self) -> int:
         """About what `take` would return; read without a lock, and never below zero."""
@@ -55,14 +58,12 @@ class RecordSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingSettings:
-    """See `cmdlog.wal.log.Log.start`. The functions are called under a lock: quick."""
+    """See `cmdlog.wal.log.Log.start`. `timed` is called under a lock: quick."""
 
     threads: int
     sync: Sync
     seal_after_s: float
     async_window_s: float
-    waits: Callable[[], bool] | None
-    lax: Callable[[], bool]
     early: bool
     timed: Callable[[float], None]
     clock: Callable[[], float]
@@ -168,11 +169,14 @@ class Watermarks:
                     notify(what)
                 with self.lock:
                     if not self._due:  # under one lock with the end: what is due after it is another thread's
-                        self._end_delivery()
+                        self.delivering = False
+                        if self._quiet.parked:
+                            self._quiet.open_all()
                         return
         except BaseException:
             with self.lock:
-                self._end_delivery()
+                self.delivering = False
+                self._quiet.open_all()
             raise
 
     def _begin_delivery(self) -> bool:
@@ -181,8 +185,3 @@ class Watermarks:
             return False
         self.delivering = True
         return True
-
-    def _end_delivery(self) -> None:
-        self.delivering = False
-        if self._quiet.parked:
-            self._quiet.open_all()
