@@ -40,9 +40,13 @@ class Wish:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Wish:
-        """From what `dataclasses.asdict` made of one."""
+        """From what `as_json` made of one."""
         base = value["base"]
-        return cls(value["path"], Position(**base) if base is not None else None, value["keys_max"], tuple(value["keep"]))
+        return cls(value["path"], Position(*base) if base is not None else None, value["keys_max"], tuple(value["keep"]))
+
+    def as_json(self) -> dict[str, Any]:
+        """For the site's process."""
+        return {"path": self.path, "base": self.base and list(self.base), "keys_max": self.keys_max, "keep": self.keep}
 
 
 class CapturePacing:

@@ -111,11 +111,15 @@ def test_a_site_that_dies_between_doing_a_multi_partition_call_and_saying_so_hol
 
 
 def test_notes_leave_what_is_kept_for_others() -> None:
-    """A note that would take of it waits, and is taken by the first block that has the room."""
-    notes = ControlRecords(room_bytes=lambda: 1 << 20, kept_bytes=8192)
+    """A note that would take of it waits. A block that has it over asks nobody; at a segment's end the log says what there is."""
+    room_bytes = [HEADER.bytes + 2999]
+    notes = ControlRecords(room_bytes=lambda: room_bytes[0], kept_bytes=8192)
     notes.waiting.append((bytes(3000), None))
     assert notes.take_records(8192 + HEADER.bytes + 2999) == ([], 0)
     assert len(notes.waiting) == 1
     taken, size_bytes = notes.take_records(8192 + HEADER.bytes + 3000)
     assert [note for note, _ in taken] == [bytes(3000)]
     assert size_bytes >= 3000
+    notes.put_back(taken)
+    room_bytes[0] += 1  # of the next segment, beyond what is kept
+    assert notes.take_records(4096)[0] == taken

@@ -174,9 +174,11 @@ class ControlRecords:
         One that the rest of the segment is too short for waits: nothing that could wait for a free segment is taken.
         """
         taken, total = list[Note](), 0
-        room_bytes = block_bytes - self._kept_bytes - HEADER.bytes  # the log has more only where this block is not its last
-        if len(self.waiting[0][0]) > room_bytes:
-            return taken, total
+        first_bytes, room_bytes = len(self.waiting[0][0]), block_bytes - self._kept_bytes - HEADER.bytes
+        if first_bytes > room_bytes:  # at the end of a segment: the log knows whether there is another one
+            room_bytes = min(block_bytes, self._room_bytes() - HEADER.bytes)
+            if first_bytes > room_bytes:
+                return taken, total
         bytes_max = min(block_bytes // 2, room_bytes)
         while self.waiting and (not taken or total + len(self.waiting[0][0]) <= bytes_max):
             taken.append(self.waiting.popleft())

@@ -115,6 +115,7 @@ class LogFeed:
         taken, room = Taken(), bytes_max - size_of(records)
         for stream in self._busy.values():
             room = self._builder.take_entries(stream, taken, room, now, first=False)
+        self._admission.end_take(0, bytes_max, holds_rest=False)
         self._hand_over(records, taken, (), dones)
         if self._opening.waits or len(taken) < len(entries):
             self._pipelines.wake_log()

@@ -166,7 +166,7 @@ class ProcessSites:
 
     def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
         """Asks for a delta as wished, or else an image of the partition at `path`; `captured` gets the report."""
-        request = orjson.dumps({"path": path, "wish": wish})
+        request = orjson.dumps({"path": path, "wish": wish and wish.as_json()})
         self._site_of[partition].channel.send(encode_frame(FrameKind.CAPTURE, request, partition=partition, ident=ident))
 
     def pace(self, partition: int, share: float) -> None:

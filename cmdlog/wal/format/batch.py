@@ -46,6 +46,7 @@ NO_KEY: Final = bytes(16)
 SENT_DIGITS: Final = 16  # after the parameters of a call whose caller sent something else
 _CLOSING: Final = ord("]")
 _ZERO2: Final = bytes(2)
+_with_comma: Final = (1).__add__  # bytes of an array, and of what parts it from the next
 _PLACES_BYTES_AT: Final = RECORD.bytes + 20  # the field in the batch header
 TICK: Final = 1 << PARTITION_BITS  # from one call's TxnId to the next
 BATCH_HEAD: Final = struct.Struct("<" + RECORD.codes + BATCH.codes)  # of a record that is a batch
@@ -141,7 +142,7 @@ def encode_batch(
         flags |= FLAG_TXN_COLUMN
         first = txn_ids[0]
         columns.append(struct.pack(f"<{count}I", *((txn - first) >> PARTITION_BITS for txn in txn_ids)))
-    ends = accumulate([len(part) + 1 for part in params], initial=1)
+    ends = accumulate(map(_with_comma, map(len, params)), initial=1)
     columns.append(struct.pack(f"<{count + 1}I{count}H", *ends, *procedures))
     stored = text
     if compress:
