@@ -44,7 +44,7 @@ class Wish:
         base = value["base"]
         return cls(value["path"], Position(*base) if base is not None else None, value["keys_max"], tuple(value["keep"]))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """For the site's process."""
         return {"path": self.path, "base": self.base and list(self.base), "keys_max": self.keys_max, "keep": self.keep}
 
