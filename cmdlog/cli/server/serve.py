@@ -246,11 +246,13 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
 @contextlib.contextmanager
 def restarted_for_copy() -> Iterator[None]:
     """A node that has to be copied has stopped and recorded that on disk: the same command is run again in this process."""
-    from cmdlog.member.rejoin.life_end import CopyNeeded
-
     try:
         yield
-    except CopyNeeded as needed:
+    except Exception as needed:
+        from cmdlog.member.rejoin.life_end import CopyNeeded  # a node alone loads none of it
+
+        if not isinstance(needed, CopyNeeded):
+            raise
         import structlog
 
         structlog.get_logger("cmdlog.cli").warning("restarts_for_copy", why=str(needed))
