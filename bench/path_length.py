@@ -105,12 +105,12 @@ class Watched:
             time.sleep(self._took)
         else:
             work()
-        told = self.end()
+        counts = self.end()
         if work is not None:
             self._took = time.monotonic() - began
             self._moved = {name: _moved(pid) - before[name] for name, pid in self.pids.items()}
         counted: dict[str, dict[tuple[str, str], int]] = {}
-        for name, threads in told.items():
+        for name, threads in counts.items():
             mine = counted[name] = {}
             for thread, found in threads.items():
                 kind = re.sub(r"-?\d+$", "", thread)
@@ -287,11 +287,11 @@ def replay(folder: Path) -> Paths:
             shutil.rmtree(place / "state")
             watch.begin()
             with open_node(place, customers=0):
-                told = watch.end()
+                counts = watch.end()
             entered.append(Counter())
-            for thread, found in told.items():
+            for thread, found in counts.items():
                 entered[-1].update({(re.sub(r"-?\d+$", "", thread), name): n for name, n in found["functions"].items()})
-            locks.append(sum(found["locks"] for found in told.values()))
+            locks.append(sum(found["locks"] for found in counts.values()))
     finally:
         watch.uninstall()
     more = entered[1] - entered[0]

@@ -97,7 +97,7 @@ def test_only_what_the_partition_holds_up_is_given_up() -> None:
 
 
 def test_a_digest_names_the_term_of_its_batch() -> None:
-    """Also when another term has begun since: the record of the batch says it, whoever proposed it."""
+    """Also when another term has begun since: the record of the batch says it."""
     pipe = Pipeline(1)
     logged(pipe)
     pipe.sequencer.replicated.lead({0: (9, 2)}, catalog=1)
